@@ -7,8 +7,11 @@ const maxQuoted = 80
 
 // Clip shortens s to 80 bytes and an ellipsis, for a message that quotes input. It
 // does not cut inside a character.
-func Clip(s string) string {
-	if short := ClipTo(s, maxQuoted); len(short) < len(s) {
+func Clip(s string) string { return Shorten(s, maxQuoted) }
+
+// Shorten shortens s to n bytes and an ellipsis, and does not cut inside a character.
+func Shorten(s string, n int) string {
+	if short := ClipTo(s, n); len(short) < len(s) {
 		return short + "…"
 	}
 	return s

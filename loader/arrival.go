@@ -80,7 +80,7 @@ func (a *Arrival) changed(name string) error {
 	if a.plan == nil {
 		return nil
 	}
-	changed := &source.Error{Kind: source.Changed, Source: a.job.location, File: name, Detail: "changed while it was read"}
+	changed := &source.Error{Kind: source.Changed, Source: a.job.from.location, File: name, Detail: "changed while it was read"}
 	select {
 	case <-a.plan.stale:
 		return changed
@@ -99,7 +99,7 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 	if a.plan != nil {
 		p := a.plan.parts[name]
 		if p == nil || off < 0 || off+int64(len(b)) > p.File.Size {
-			return 0, &source.Error{Kind: source.Missing, Source: a.job.location, File: name, Detail: "does not have the bytes asked for"}
+			return 0, &source.Error{Kind: source.Missing, Source: a.job.from.location, File: name, Detail: "does not have the bytes asked for"}
 		}
 		if len(b) == 0 {
 			return 0, nil
@@ -123,7 +123,7 @@ func (a *Arrival) ReadAt(ctx context.Context, name string, b []byte, off int64) 
 	}
 	n, err := file.ReadAt(b, off)
 	if n < len(b) {
-		return n, &source.Error{Kind: source.Broken, Source: a.job.location, File: name, Detail: "cannot be read back", Err: err}
+		return n, &source.Error{Kind: source.Broken, Source: a.job.from.location, File: name, Detail: "cannot be read back", Err: err}
 	}
 	return n, nil
 }
@@ -156,7 +156,7 @@ func (a *Arrival) await(ctx context.Context, p *store.Part, i int, ahead bool) e
 			if a.job.err != nil {
 				return a.job.err
 			}
-			return &source.Error{Kind: source.Changed, Source: a.job.location, File: p.File.Name, Detail: "changed while it was read"}
+			return &source.Error{Kind: source.Changed, Source: a.job.from.location, File: p.File.Name, Detail: "changed while it was read"}
 		}
 	}
 }
@@ -206,7 +206,7 @@ func (a *Arrival) find(ctx context.Context, name string) (*os.File, error) {
 	}
 	f, err := os.Open(filepath.Join(a.job.result.Path, filepath.FromSlash(name)))
 	if err != nil {
-		return nil, &source.Error{Kind: source.Broken, Source: a.job.location, File: name, Detail: "cannot be opened", Err: err}
+		return nil, &source.Error{Kind: source.Broken, Source: a.job.from.location, File: name, Detail: "cannot be opened", Err: err}
 	}
 	return f, nil
 }

@@ -34,7 +34,7 @@
 //	                       enough that the wait for its first byte does not count
 //	rangeRequest           socket, piece, checksum, disk: a megabyte at a time, one
 //	                       copy, so that memory does not grow with block or model
-//	watch                  a slow request gets a second one beside it (a hedge), from
+//	hedge                  a slow request gets a second one beside it (a hedge), from
 //	                       its current byte on; the blocks it has not begun are returned
 //	verify                 the digests of whole files that the source names, in order,
 //	                       on other cores

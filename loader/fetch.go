@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/rangelimit"
@@ -20,8 +21,15 @@ import (
 	"github.com/thaw-dev/thaw/loader/store"
 )
 
-// stagingPlan is one listing with its parts. A changed source makes another.
+// stagingPlan is one listing with its parts, and fetches and verifies them. A changed source
+// makes another.
 type stagingPlan struct {
+	loader     *Loader
+	from       *stagingSource
+	progress   *progressFeed
+	priorities *priorities // of the staging's holders
+	ingest     *store.Ingest
+
 	key      string // store.PlanKey: equal on all nodes
 	names    []string
 	swarm    Swarm // nil without peers
@@ -37,17 +45,19 @@ type stagingPlan struct {
 	// peerParts holds the parts with blocks from other nodes.
 	peerParts sync.Map
 
-	mu       sync.Mutex // guards the fields below
-	requests map[*rangeRequest]bool
+	requests requestSet
+
+	mu sync.Mutex // guards distrusted
 	// distrusted are the parts without a digest of the source that have blocks of nodes
 	// which sent other bytes than the source's.
 	distrusted map[*store.Part]bool
 }
 
-func newStagingPlan(l *rangelimit.Limiter, locationKey string, files []source.File, parts []*store.Part) *stagingPlan {
-	sp := &stagingPlan{key: store.PlanKey(locationKey, files), limiter: l, queue: newQueue(), stale: make(chan struct{}),
-		parts: make(map[string]*store.Part), requests: make(map[*rangeRequest]bool), distrusted: make(map[*store.Part]bool)}
-	for _, p := range parts {
+func newStagingPlan(j *stagingJob, in *store.Ingest, files []source.File) *stagingPlan {
+	sp := &stagingPlan{loader: j.loader, from: &j.from, progress: j.progress, priorities: &j.priorities, ingest: in,
+		key: store.PlanKey(j.locationKey, files), limiter: j.loader.limiter(j.from.location), queue: newQueue(), stale: make(chan struct{}),
+		parts: make(map[string]*store.Part), requests: requestSet{m: make(map[*rangeRequest]bool)}, distrusted: make(map[*store.Part]bool)}
+	for _, p := range in.Parts() {
 		sp.parts[p.File.Name] = p
 		sp.names = append(sp.names, p.File.Name)
 	}
@@ -56,10 +66,9 @@ func newStagingPlan(l *rangelimit.Limiter, locationKey string, files []source.Fi
 
 // joinSwarm routes the blocks that other nodes own to them.
 func (s *stagingPlan) joinSwarm(c Swarm) {
-	if s.swarm = c; c != nil {
-		s.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
-		s.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
-	}
+	s.swarm = c
+	s.queue.isPeers = func(ref blockRef) bool { return !c.Owns(describeBlock(ref)) }
+	s.queue.onTake = func(ref blockRef) { c.Claim(describeBlock(ref)) }
 }
 
 func describeBlock(ref blockRef) Block {
@@ -69,27 +78,21 @@ func describeBlock(ref blockRef) Block {
 
 // fetchAll fetches what is missing and seals every part. A file that does not match
 // the source's digest is fetched once more.
-func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagingPlan) error {
-	parts := in.Parts()
+func (s *stagingPlan) fetchAll(ctx context.Context) error {
 	for round := 0; ; round++ {
-		var left []*store.Part
-		for _, p := range parts {
-			if p.Tree() == "" {
-				left = append(left, p)
-			}
-		}
+		left := functions.Filter(s.ingest.Parts(), func(p *store.Part) bool { return p.Tree() == "" })
 		if len(left) == 0 {
 			return nil
 		}
 		for _, p := range left {
 			// An earlier attempt may have brought a bad first block.
 			if p.Blocks() > 0 && p.Has(0) {
-				if err := checkFirstBlock(blockRef{p, 0}, plan.names); err != nil {
+				if err := checkFirstBlock(blockRef{p, 0}, s.names); err != nil {
 					return source.WithFile(err, p.File.Name)
 				}
 			}
 		}
-		verdicts, err := j.fetchRound(ctx, in, plan, left)
+		verdicts, err := s.fetchRound(ctx, left)
 		if err != nil {
 			return err
 		}
@@ -98,25 +101,25 @@ func (j *stagingJob) fetchAll(ctx context.Context, in *store.Ingest, plan *stagi
 			if v == verdictGood {
 				continue
 			}
-			plan.corrupted.Store(true)
+			s.corrupted.Store(true)
 			switch {
 			case v == verdictBlockLost && round >= maxCorruptRounds:
 				return source.Fail(source.Broken, "the disk gives back other bytes than were written",
 					"look after the disk and the memory of this machine").At("", p.File.Name)
 			case v == verdictBlockLost:
-				j.loader.o.Log.Warn("a block was not read back as it was written, fetching it again", "source", j.location, "file", p.File.Name)
+				s.from.log.Warn("a block was not read back as it was written, fetching it again", "file", p.File.Name)
 			case round > 0:
 				return source.Fail(source.Digest, "came twice with bytes that are not those of the digest the source keeps",
 					"upload it again").At("", p.File.Name)
 			default:
-				j.loader.o.Log.Warn("file differs from its digest, fetching it again", "source", j.location, "file", p.File.Name)
-				if err := plan.reset(p); err != nil {
+				s.from.log.Warn("file differs from its digest, fetching it again", "file", p.File.Name)
+				if err := s.reset(p); err != nil {
 					return err
 				}
 			}
-			j.progress.update(func(g *Progress) { g.State = Fetching })
+			s.progress.update(func(g *Progress) { g.State = Fetching })
 		}
-		if err := j.dropDistrusted(plan); err != nil {
+		if err := s.dropDistrusted(); err != nil {
 			return err
 		}
 	}
@@ -128,35 +131,41 @@ const maxCorruptRounds = 3
 
 // fetchRound fetches the missing blocks of left, verifying and flushing beside, and
 // returns a verdict for each part.
-func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *stagingPlan, left []*store.Part) ([]verdict, error) {
-	plan.queue.fill(left)
+func (s *stagingPlan) fetchRound(ctx context.Context, left []*store.Part) ([]verdict, error) {
+	s.queue.fill(left)
 	// Shared parts last, in the caller's list too: a digest goroutine must not wait for another staging
 	// that waits for this one.
-	shared := slices.DeleteFunc(slices.Clone(left), func(p *store.Part) bool { return !p.OtherWriter() })
+	shared := functions.Filter(left, (*store.Part).OtherWriter)
 	own := slices.DeleteFunc(left, (*store.Part).OtherWriter)
 	left = append(own, shared...)
-	plan.queue.awaitShared(len(shared))
-	plan.complete, plan.toFlush = make(chan struct{}), make(chan blockRef, 64)
+	s.queue.awaitShared(len(shared))
+	s.complete, s.toFlush = make(chan struct{}), make(chan blockRef, 64)
 	verdicts := make([]verdict, len(left))
 	var turn atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return j.dispatch(ctx, group, plan) })
-	group.Go(func() error { return j.serveUrgent(ctx, group, plan) })
-	group.Go(func() error { return j.supervise(ctx, group, in, plan) })
-	group.Go(func() error { return flushBlocks(ctx, plan) })
+	group.Go(func() error { return s.startRanges(ctx, group, true) })
+	group.Go(func() error {
+		err := s.startRanges(ctx, group, false)
+		if err == nil {
+			close(s.complete)
+		}
+		return err
+	})
+	group.Go(func() error { return s.supervise(ctx, group) })
+	group.Go(func() error { return s.flushBlocks(ctx) })
 	for _, p := range shared {
-		group.Go(func() error { return j.awaitShared(ctx, in, plan, p) })
+		group.Go(func() error { return s.awaitShared(ctx, p) })
 	}
-	if plan.swarm != nil {
+	if s.swarm != nil {
 		for range maxPeerRequests {
-			group.Go(func() error { return j.fetchFromPeers(ctx, plan) })
+			group.Go(func() error { return s.fetchFromPeers(ctx) })
 		}
 	}
 	for i := range min(2*hashers(), len(left)) {
 		group.Go(func() error {
 			if i >= hashers() {
 				// The download needs these cores until it is complete.
-				if err := awaitClosed(ctx, plan.complete); err != nil {
+				if err := awaitClosed(ctx, s.complete); err != nil {
 					return err
 				}
 			}
@@ -166,38 +175,38 @@ func (j *stagingJob) fetchRound(ctx context.Context, in *store.Ingest, plan *sta
 					return nil
 				}
 				var err error
-				if verdicts[i], err = j.verify(ctx, plan, left[i]); err != nil {
+				if verdicts[i], err = s.verify(ctx, left[i]); err != nil {
 					return err
 				}
-				if verdicts[i] == verdictMismatch && plan.swarm != nil {
-					plan.excludeSenders(left[i].File.Name) // now, not when the round ends
+				if verdicts[i] == verdictMismatch && s.swarm != nil {
+					s.excludeSenders(left[i].File.Name) // now, not when the round ends
 				}
 			}
 		})
 	}
 	err := group.Wait()
-	j.reportProgress(in, plan)
+	s.reportProgress()
 	return verdicts, err
 }
 
 // awaitShared waits for a part that another staging brings, or fetches it if that one
 // gave up.
-func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *stagingPlan, p *store.Part) error {
+func (s *stagingPlan) awaitShared(ctx context.Context, p *store.Part) error {
 	for {
 		if !backoff.Sleep(ctx, claimPoll) {
 			return context.Cause(ctx)
 		}
-		ok, err := in.PollShared(ctx, p)
+		ok, err := s.ingest.PollShared(ctx, p)
 		if err != nil {
 			return source.WithFile(err, p.File.Name)
 		}
 		if ok {
 			have, _ := p.Bytes()
-			plan.done.Add(have)
+			s.done.Add(have)
 			if p.Linked() {
-				j.loader.counts.reused.Add(have)
+				s.loader.counts.reused.Add(have)
 			}
-			plan.queue.sharedArrived(p)
+			s.queue.sharedArrived(p)
 			return nil
 		}
 	}
@@ -207,27 +216,30 @@ func (j *stagingJob) awaitShared(ctx context.Context, in *store.Ingest, plan *st
 // download is not slowed.
 func hashers() int { return max(1, min(8, runtime.GOMAXPROCS(0)/2)) }
 
-// dispatch starts a range whenever the limiter allows one more, until no block is
-// missing.
-func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
-	q := plan.queue
+// startRanges starts a range whenever the limiter allows one more, until no block is missing.
+// Urgent ranges are of blocks that readers wait for, if need be beyond the limit.
+func (s *stagingPlan) startRanges(ctx context.Context, group *errgroup.Group, urgent bool) error {
+	q := s.queue
 	for {
 		changed := q.changes()
 		if q.finished() {
-			close(plan.complete)
 			return nil
 		}
-		if q.remaining() > 0 || q.longRun() {
-			if err := plan.limiter.Acquire(ctx, j.priority(), false); err != nil {
+		if urgent && q.hasUrgent() || !urgent && (q.remaining() > 0 || q.longRun()) {
+			if err := s.limiter.Acquire(ctx, s.priorities.highest(), urgent); err != nil {
 				return err
 			}
-			if r := q.next(j.blocksPerRequest(plan)); r != nil {
-				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
+			r := q.nextUrgent()
+			if r == nil && !urgent {
+				r = q.next(s.blocksPerRequest())
+			}
+			if r != nil {
+				group.Go(func() error { return s.downloadRange(ctx, r) })
 				continue
 			}
-			plan.limiter.Release()
+			s.limiter.Release()
 		}
-		if err := j.waitForChange(ctx, plan, changed); err != nil {
+		if err := s.waitForChange(ctx, changed); err != nil {
 			return err
 		}
 	}
@@ -235,9 +247,9 @@ func (j *stagingJob) dispatch(ctx context.Context, group *errgroup.Group, plan *
 
 // waitForChange waits for a change of the queue. With peers it also polls: ownership
 // of the remaining blocks changes without one.
-func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, changed <-chan struct{}) error {
+func (s *stagingPlan) waitForChange(ctx context.Context, changed <-chan struct{}) error {
 	var again <-chan time.Time
-	if plan.swarm != nil {
+	if s.swarm != nil {
 		again = time.After(researchEvery)
 	}
 	select {
@@ -249,43 +261,17 @@ func (j *stagingJob) waitForChange(ctx context.Context, plan *stagingPlan, chang
 	return nil
 }
 
-// serveUrgent starts ranges for blocks that readers wait for, if need be beyond the
-// limit.
-func (j *stagingJob) serveUrgent(ctx context.Context, group *errgroup.Group, plan *stagingPlan) error {
-	q := plan.queue
-	for {
-		changed := q.changes()
-		if q.hasUrgent() {
-			if err := plan.limiter.Acquire(ctx, High, true); err != nil {
-				return err
-			}
-			if r := q.nextUrgent(); r != nil {
-				group.Go(func() error { return j.downloadRange(ctx, plan, r) })
-			} else {
-				plan.limiter.Release()
-			}
-			continue
-		}
-		if q.finished() {
-			return nil
-		}
-		if err := awaitClosed(ctx, changed); err != nil {
-			return err
-		}
-	}
-}
-
 const maxRange = 64 << 20
 
 // blocksPerRequest grows with the time to the first byte, and shrinks towards the end
 // so that all ranges finish together.
-func (j *stagingJob) blocksPerRequest(plan *stagingPlan) int {
-	first, rate, ok := plan.limiter.Expected()
+func (s *stagingPlan) blocksPerRequest() int {
+	first, rate, ok := s.limiter.Expected()
 	if !ok {
 		return 1
 	}
-	n := int(rangeBytes(first, rate, j.loader.o.Block, maxRange) / j.loader.o.Block)
-	return max(1, min(n, plan.queue.remaining()/(2*plan.limiter.Limit())))
+	n := int(rangeBytes(first, rate, s.loader.o.Block, maxRange) / s.loader.o.Block)
+	return max(1, min(n, s.queue.remaining()/(2*s.limiter.Limit())))
 }
 
 // rangeBytes is how many bytes one request should ask for, in whole blocks, so that
@@ -299,19 +285,19 @@ func rangeBytes(first time.Duration, rate float64, block, maximum int64) int64 {
 const superviseEvery = 50 * time.Millisecond
 
 // supervise measures the ranges in flight, reports progress, and hedges slow requests.
-func (j *stagingJob) supervise(ctx context.Context, group *errgroup.Group, in *store.Ingest, plan *stagingPlan) error {
+func (s *stagingPlan) supervise(ctx context.Context, group *errgroup.Group) error {
 	t := time.NewTicker(superviseEvery)
 	defer t.Stop()
 	for {
 		select {
 		case now := <-t.C:
-			plan.limiter.Measure(now)
-			j.reportProgress(in, plan)
-			for _, req := range j.slowRequests(plan, now) {
-				group.Go(func() error { j.hedge(ctx, plan, req); return nil })
+			s.limiter.Measure(now)
+			s.reportProgress()
+			for _, req := range s.requests.findSlow(now, s.limiter) {
+				group.Go(func() error { s.hedge(ctx, req); return nil })
 			}
-		case <-plan.complete:
-			j.progress.update(func(p *Progress) { p.State, p.Done = Verifying, plan.done.Load() })
+		case <-s.complete:
+			s.progress.update(func(p *Progress) { p.State, p.Done = Verifying, s.done.Load() })
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -319,21 +305,21 @@ func (j *stagingJob) supervise(ctx context.Context, group *errgroup.Group, in *s
 	}
 }
 
-func (j *stagingJob) reportProgress(in *store.Ingest, plan *stagingPlan) {
-	if j.progress.update(func(p *Progress) { p.Done = plan.done.Load() }) {
-		p := j.progress.now()
-		in.SetProgress(p.Done, p.Total)
+func (s *stagingPlan) reportProgress() {
+	if s.progress.update(func(p *Progress) { p.Done = s.done.Load() }) {
+		p := s.progress.now()
+		s.ingest.SetProgress(p.Done, p.Total)
 	}
 }
 
 // flushBlocks writes blocks back to the disk as they arrive. It is separate from the
 // ranges: it may wait for the disk, and must not slow the download.
-func flushBlocks(ctx context.Context, plan *stagingPlan) error {
+func (s *stagingPlan) flushBlocks(ctx context.Context) error {
 	for {
 		select {
-		case ref := <-plan.toFlush:
+		case ref := <-s.toFlush:
 			ref.part.StartWrite(ref.block)
-		case <-plan.complete:
+		case <-s.complete:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -342,19 +328,13 @@ func flushBlocks(ctx context.Context, plan *stagingPlan) error {
 }
 
 // blockArrived is called once for every block that came in.
-func (j *stagingJob) blockArrived(plan *stagingPlan, ref blockRef) error {
-	plan.mu.Lock()
-	for req := range plan.requests {
-		if req.part == ref.part && int(req.block.Load()) == ref.block {
-			req.cancel(errHedgeWon)
-		}
-	}
-	plan.mu.Unlock()
+func (s *stagingPlan) blockArrived(ref blockRef) error {
+	s.requests.cancel(ref)
 	select {
-	case plan.toFlush <- ref:
+	case s.toFlush <- ref:
 	default:
 	}
-	return source.WithFile(checkFirstBlock(ref, plan.names), ref.part.File.Name)
+	return source.WithFile(checkFirstBlock(ref, s.names), ref.part.File.Name)
 }
 
 // checkFirstBlock validates what the first block holds, before the rest is downloaded.
@@ -388,34 +368,33 @@ func checkFirstBlock(ref blockRef, names []string) error {
 const maxPeerRequests = 8
 
 // fetchFromPeers fetches blocks from other nodes until none is missing.
-func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) error {
+func (s *stagingPlan) fetchFromPeers(ctx context.Context) error {
 	for {
-		changed := plan.queue.changes()
-		ref, ok := plan.queue.nextPeer()
+		changed := s.queue.changes()
+		ref, ok := s.queue.nextPeer()
 		if !ok {
-			if plan.queue.finished() {
+			if s.queue.finished() {
 				return nil
 			}
-			if err := j.waitForChange(ctx, plan, changed); err != nil {
+			if err := s.waitForChange(ctx, changed); err != nil {
 				return err
 			}
 			continue
 		}
-		fetched, err := j.fetchFromPeer(ctx, plan, ref)
+		fetched, err := s.fetchFromPeer(ctx, ref)
 		if err == nil && fetched {
-			if err = j.blockArrived(plan, ref); err != nil && source.KindOf(err) != source.Broken {
+			if err = s.blockArrived(ref); err != nil && source.KindOf(err) != source.Broken {
 				// A bad peer must not fail the staging: the source is asked.
-				j.loader.o.Log.Warn("block from another node is invalid, fetching it from the source", "source", j.location, "file", ref.part.File.Name,
-					"err", err)
-				plan.corrupted.Store(true)
-				plan.excludeSenders(ref.part.File.Name)
+				s.from.log.Warn("block from another node is invalid, fetching it from the source", "file", ref.part.File.Name, "err", err)
+				s.corrupted.Store(true)
+				s.excludeSenders(ref.part.File.Name)
 				ref.part.DropBlock(ref.block)
 				_, n := ref.part.Range(ref.block)
-				plan.done.Add(-n)
+				s.done.Add(-n)
 				fetched, err = false, nil
 			}
 		}
-		plan.queue.donePeer(ref, fetched)
+		s.queue.donePeer(ref, fetched)
 		if err != nil {
 			return err
 		}
@@ -424,24 +403,24 @@ func (j *stagingJob) fetchFromPeers(ctx context.Context, plan *stagingPlan) erro
 
 // fetchFromPeer fetches a block from another node. It returns false if no node has it
 // or its checksum fails; then nothing of it is kept.
-func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref blockRef) (bool, error) {
+func (s *stagingPlan) fetchFromPeer(ctx context.Context, ref blockRef) (bool, error) {
 	b := describeBlock(ref)
-	body, sum, ok := plan.swarm.Fetch(ctx, b)
+	body, sum, ok := s.swarm.Fetch(ctx, b)
 	if !ok {
 		return false, nil
 	}
 	defer body.Close()
-	piece, err := j.loader.buffers.get(ctx)
+	piece, err := s.loader.buffers.get(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer j.loader.buffers.put(piece)
+	defer s.loader.buffers.put(piece)
 	stop := context.AfterFunc(ctx, func() { body.Close() })
 	defer stop()
-	idle := time.AfterFunc(j.loader.o.Retry.Idle, func() { body.Close() })
+	idle := time.AfterFunc(s.loader.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
 	w := ref.part.Writer(ref.block)
-	plan.done.Add(-w.Reset())
+	s.done.Add(-w.Reset())
 	w.Expect(sum)
 	at, end := w.Position()
 	var put int64
@@ -453,7 +432,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 		for n < len(b) && err == nil {
 			var k int
 			if k, err = body.Read(b[n:]); k > 0 {
-				idle.Reset(j.loader.o.Retry.Idle)
+				idle.Reset(s.loader.o.Retry.Idle)
 			}
 			n += k
 		}
@@ -463,7 +442,7 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 		var werr error
 		used, complete, werr = w.Write(at, b[:n])
 		at += int64(n)
-		plan.done.Add(int64(used))
+		s.done.Add(int64(used))
 		put += int64(used)
 		if werr != nil && !errors.Is(werr, store.ErrSum) {
 			return false, werr
@@ -473,14 +452,13 @@ func (j *stagingJob) fetchFromPeer(ctx context.Context, plan *stagingPlan, ref b
 		}
 	}
 	if complete {
-		j.loader.counts.bytesFrom(peerScheme).Add(b.Length)
-		plan.peerParts.Store(ref.part, true)
+		s.loader.counts.bytesFrom(peerScheme).Add(b.Length)
+		s.peerParts.Store(ref.part, true)
 		return true, nil
 	}
 	w.Reset()
-	plan.done.Add(-put)
-	j.loader.counts.wasted.Add(put)
-	j.loader.o.Log.Debug("block from another node failed its checksum", "source", j.location, "file", b.File.Name, "block", b.Index, "err",
-		err)
+	s.done.Add(-put)
+	s.loader.counts.wasted.Add(put)
+	s.from.log.Debug("block from another node failed its checksum", "file", b.File.Name, "block", b.Index, "err", err)
 	return false, nil
 }

@@ -5,11 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math"
-	"path"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,31 +24,48 @@ const claimPoll = 50 * time.Millisecond
 type stagingJob struct {
 	loader      *Loader
 	key         string
-	scheme      string
-	location    string
+	from        stagingSource
 	locationKey string // location and patterns (store.LocationKey)
 	patterns    source.Globs
 	digest      string
-	source      Source
 	cancel      context.CancelCauseFunc
 	progress    *progressFeed
+	priorities  priorities // of the holders
 
 	planned chan struct{} // closed when plan is first set
 	done    chan struct{} // closed at the end; result and err are set before
 
-	mu         sync.Mutex // guards the fields below
-	holders    int
-	byPriority [2]int // holders by Priority
-	ended      bool
-	plan       *stagingPlan
-	listed     string       // store.PlanKey of what was listed last
-	lease      *store.Lease // keeps the result while there are holders
+	mu      sync.Mutex // guards the fields below
+	holders int
+	ended   bool
+	plan    *stagingPlan
+	listed  string       // store.PlanKey of what was listed last
+	lease   *store.Lease // keeps the result while there are holders
 
 	result Checkpoint
 	err    error
+}
 
-	refreshing sync.Mutex // guards the fields below
-	refreshed  time.Time  // when the source got new credentials; zero before
+// priorities counts the holders of a staging by their priority.
+type priorities struct {
+	mu     sync.Mutex
+	counts [2]int // by Priority
+}
+
+func (p *priorities) add(x Priority, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.counts[x] += n
+}
+
+// highest is the priority of the staging.
+func (p *priorities) highest() Priority {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.counts[High] > 0 {
+		return High
+	}
+	return Low
 }
 
 var errReleased = errors.New("released by all who asked for it")
@@ -78,21 +90,6 @@ func (j *stagingJob) release() {
 	j.cancel(errReleased)
 	j.lease.Release()
 	j.lease = nil
-}
-
-func (j *stagingJob) addPriority(p Priority, n int) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.byPriority[p] += n
-}
-
-func (j *stagingJob) priority() Priority {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.byPriority[High] > 0 {
-		return High
-	}
-	return Low
 }
 
 func (j *stagingJob) run(ctx context.Context) {
@@ -125,11 +122,11 @@ func (j *stagingJob) run(ctx context.Context) {
 	})
 	if err != nil {
 		j.loader.counts.failed.Add(1)
-		j.loader.o.Log.Warn("staging failed", "source", j.location, "after", time.Since(began), "err", err)
+		j.from.log.Warn("staging failed", "after", time.Since(began), "err", err)
 		return
 	}
 	j.loader.counts.staged.Add(1)
-	j.loader.o.Log.Info("staged", "source", j.location, "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(began))
+	j.from.log.Info("staged", "digest", c.Digest, "bytes", c.Bytes, "after", time.Since(began))
 }
 
 // checkpoint returns the result with a lease of its own; only after done.
@@ -150,24 +147,20 @@ func (j *stagingJob) checkpoint() (*Checkpoint, error) {
 }
 
 func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
-	if from, ok := j.source.(InPlace); ok {
+	if from, ok := j.from.Source.(InPlace); ok {
 		return j.inPlace(ctx, from)
 	}
-	if j.digest != "" {
-		if c, err := j.fromStore(j.digest); c != nil || err != nil {
-			return c, err
-		}
+	if c, err := j.fromStore(j.digest); c != nil || err != nil {
+		return c, err
 	}
 	in, err := j.claimStore(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	if j.digest != "" {
-		// Another process may have staged it meanwhile.
-		if c, err := j.fromStore(j.digest); c != nil || err != nil {
-			return c, err
-		}
+	// Another process may have staged it meanwhile.
+	if c, err := j.fromStore(j.digest); c != nil || err != nil {
+		return c, err
 	}
 	for try := 0; ; try++ {
 		c, err := j.fetchAndCommit(ctx, in)
@@ -175,10 +168,10 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 			return c, err
 		}
 		if try == 1 {
-			return nil, &source.Error{Kind: source.Changed, Source: j.location, Detail: "changed twice while it was read",
+			return nil, &source.Error{Kind: source.Changed, Source: j.from.location, Detail: "changed twice while it was read",
 				Fix: "let the upload finish, then try again", Err: err}
 		}
-		j.loader.o.Log.Info("source changed while it was read, planning again", "source", j.location)
+		j.from.log.Info("source changed while it was read, planning again")
 	}
 }
 
@@ -193,8 +186,11 @@ func (j *stagingJob) sourceChanged(ctx context.Context) bool {
 }
 
 // fromStore returns the checkpoint of a digest from the store; nil without an error if
-// it is not there.
+// it is not there, or the digest is "".
 func (j *stagingJob) fromStore(digest string) (*Checkpoint, error) {
+	if digest == "" {
+		return nil, nil
+	}
 	e, lease, err := j.loader.o.Store.Acquire(digest)
 	if source.KindOf(err) == source.Missing {
 		return nil, nil
@@ -228,11 +224,9 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
 	files, err := j.listSource(ctx)
 	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if d := j.loader.o.Store.LastDigest(j.locationKey); d != "" {
-			if c, herr := j.fromStore(d); c != nil && herr == nil {
-				j.loader.o.Log.Warn("source cannot be reached, using what came from it before", "source", j.location, "digest", d, "err", err)
-				return c, nil
-			}
+		if c, herr := j.fromStore(j.loader.o.Store.Plans.LastDigest(j.locationKey)); c != nil && herr == nil {
+			j.from.log.Warn("source cannot be reached, using what came from it before", "digest", c.Digest, "err", err)
+			return c, nil
 		}
 	}
 	if err != nil {
@@ -241,22 +235,22 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	j.mu.Lock()
 	j.listed = store.PlanKey(j.locationKey, files)
 	j.mu.Unlock()
-	if d := j.loader.o.Store.DigestOf(j.locationKey, files); d != "" {
+	if d := j.loader.o.Store.Plans.DigestOf(j.locationKey, files); d != "" {
 		if err := j.checkDigest(d); err != nil {
 			return nil, err
 		}
 		if c, err := j.fromStore(d); c != nil || err != nil {
 			// A crash right after publishing leaves the parts behind.
 			if derr := in.Discard(); derr != nil {
-				j.loader.o.Log.Warn("parts of a finished staging stay", "source", j.location, "err", derr)
+				j.from.log.Warn("parts of a finished staging stay", "err", derr)
 			}
 			return c, err
 		}
 	}
 	if err := in.Prepare(ctx, j.locationKey, files, j.loader.o.Block); err != nil {
-		return nil, j.nameSource(err)
+		return nil, source.WithSource(err, j.from.location)
 	}
-	plan := newStagingPlan(j.loader.limiter(j.location), j.locationKey, files, in.Parts())
+	plan := newStagingPlan(j, in, files)
 	var total, done int64
 	for _, p := range in.Parts() {
 		have, _ := p.Bytes()
@@ -279,12 +273,12 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 			plan.joinSwarm(c)
 		}
 	}
-	defer j.loader.saveLink(j.location, plan, done)
-	if err := j.fetchAll(ctx, in, plan); err != nil {
+	defer j.loader.saveLink(j.from.location, plan, done)
+	if err := plan.fetchAll(ctx); err != nil {
 		if source.KindOf(err) == source.Changed {
 			close(plan.stale)
 		}
-		return nil, j.nameSource(err)
+		return nil, source.WithSource(err, j.from.location)
 	}
 	j.progress.update(func(p *Progress) { p.State = Publishing })
 	staged := functions.ConvertAll(in.Parts(), func(p *store.Part) File {
@@ -295,7 +289,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	}
 	e, lease, err := in.Commit()
 	if err != nil {
-		return nil, j.nameSource(err)
+		return nil, source.WithSource(err, j.from.location)
 	}
 	return checkpointOf(e, lease), nil
 }
@@ -315,132 +309,7 @@ func (j *stagingJob) checkDigest(got string) error {
 	if j.digest == "" || j.digest == got {
 		return nil
 	}
-	return &source.Error{Kind: source.Digest, Source: j.location, Detail: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
-}
-
-// nameSource adds the location to an error that has none.
-func (j *stagingJob) nameSource(err error) error {
-	return source.WithSource(err, j.location)
-}
-
-// listSource lists the source, with retries, and checks the listing.
-func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
-	var listing source.Plan
-	// Fewer attempts than for a range: no byte has been downloaded yet, and an
-	// older copy may be in the store.
-	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.LastDigest(j.locationKey) == "")
-	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
-		listing, err = j.source.Plan(ctx, j.location, j.patterns)
-		return err
-	})
-	if err != nil {
-		return nil, j.nameSource(err)
-	}
-	files, left, err := selectFiles(j.location, listing, j.patterns)
-	if err == nil {
-		j.noteSkipped(listing, left)
-	}
-	return files, err
-}
-
-// noteSkipped logs once which files of a location are not staged, and how to stage
-// them; in a folder used in place, only those that cannot be used.
-func (j *stagingJob) noteSkipped(listing source.Plan, left []source.LeftOut) {
-	var names []string
-	if _, isInPlace := j.source.(InPlace); !isInPlace {
-		names = j.patterns.Skipped(listing.Files)
-	}
-	note := notStaged(names, left)
-	if note == "" {
-		return
-	}
-	level := slog.LevelInfo
-	if len(left) > 0 {
-		level = slog.LevelWarn
-	}
-	j.progress.update(func(p *Progress) { p.Note = note })
-	j.loader.mu.Lock()
-	reported := j.loader.skippedNotes[j.locationKey] == note
-	if len(j.loader.skippedNotes) >= maxLimiters {
-		clear(j.loader.skippedNotes)
-	}
-	j.loader.skippedNotes[j.locationKey] = note
-	j.loader.mu.Unlock()
-	if !reported {
-		j.loader.o.Log.Log(context.Background(), level, note, "source", j.location)
-	}
-}
-
-// notStaged is the note on files that are not staged, "" for none: those that spec.files
-// would stage, and those that cannot be.
-func notStaged(names []string, left []source.LeftOut) string {
-	const maximum = 5
-	if len(left) > 0 {
-		var parts []string
-		for _, l := range left[:min(len(left), maximum)] {
-			parts = append(parts, fmt.Sprintf("%q %s", functions.Clip(l.Name), l.Reason))
-		}
-		if len(left) > maximum {
-			parts = append(parts, fmt.Sprintf("and %d more", len(left)-maximum))
-		}
-		note := "left out: " + strings.Join(parts, "; ")
-		if len(names) > 0 {
-			note += "; " + notStaged(names, nil)
-		}
-		return note
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	noun, more := "files", ""
-	if len(names) == 1 {
-		noun = "file"
-	}
-	if len(names) > maximum {
-		more = ", …"
-	}
-	return fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun,
-		strings.Join(names[:min(maximum, len(names))], ", "), more)
-}
-
-func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, []source.LeftOut, error) {
-	files, left, err := source.Select(location, listing.Files, also)
-	if err != nil {
-		return nil, nil, err
-	}
-	left = append(left, listing.Left...)
-	if len(files) > 0 && slices.Contains(also, "*") {
-		return files, left, nil // a program's own data: whatever it is
-	}
-	for _, file := range files {
-		if source.Weights(file.Name) || also.Match(file.Name) && carriesCode(file.Name) {
-			return files, left, nil
-		}
-	}
-	for _, file := range listing.Files {
-		if carriesCode(file.Name) {
-			return nil, nil, source.Fail(source.Refused, "is the only kind of weights here, and a format that can carry code",
-				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
-		}
-	}
-	for _, file := range listing.Files {
-		if folder := path.Dir(file.Name); source.Weights(folder) {
-			return nil, nil, source.Fail(source.Missing, "is a folder, and engines read a file of that name",
-				"point source at the folder that holds the files").At(location, folder)
-		}
-	}
-	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
-		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
-		Fix:    source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
-}
-
-// carriesCode reports whether loading a file of this format runs code from it.
-func carriesCode(name string) bool {
-	switch strings.ToLower(path.Ext(name)) {
-	case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
-		return true
-	}
-	return false
+	return &source.Error{Kind: source.Digest, Source: j.from.location, Detail: fmt.Sprintf("has the digest %s, %s is demanded", got, j.digest)}
 }
 
 // inPlace checks a folder that is used where it lies.
@@ -449,7 +318,7 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 	if err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Path: from.Folder(j.location), InPlace: true}
+	c := &Checkpoint{Path: from.Folder(j.from.location), InPlace: true}
 	var names []string
 	for _, file := range files {
 		names = append(names, file.Name)
@@ -459,7 +328,7 @@ func (j *stagingJob) inPlace(ctx context.Context, from InPlace) (*Checkpoint, er
 	for _, file := range files {
 		tree, err := j.inPlaceFile(ctx, from, file, names)
 		if err != nil {
-			return nil, j.nameSource(source.WithFile(err, file.Name))
+			return nil, source.WithSource(source.WithFile(err, file.Name), j.from.location)
 		}
 		c.Files = append(c.Files, File{Name: file.Name, Size: file.Size, Tree: tree})
 		j.progress.update(func(p *Progress) { p.Done += file.Size })

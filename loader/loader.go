@@ -227,8 +227,8 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 		// their way serve the next request too. Release and
 		// Close end it.
 		run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-		j = &stagingJob{loader: l, key: key, scheme: scheme, location: location, locationKey: locationKey, patterns: slices.Clone(o.Files),
-			digest: o.Digest, source: from, cancel: cancel,
+		j = &stagingJob{loader: l, key: key, locationKey: locationKey, patterns: slices.Clone(o.Files), digest: o.Digest, cancel: cancel,
+			from:    stagingSource{Source: from, scheme: scheme, location: location, log: l.o.Log.With("source", location)},
 			holders: 1, progress: newProgressFeed(), planned: make(chan struct{}), done: make(chan struct{})}
 		l.jobs[key] = j
 		l.wg.Go(func() {
@@ -243,7 +243,8 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 			}
 		})
 	}
-	return newStaging(j, o), nil
+	j.priorities.add(o.Priority, +1)
+	return &Staging{job: j, priority: o.Priority}, nil
 }
 
 // Verify reads a checkpoint of the store again. A damaged file is an error of kind Digest;

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -116,29 +117,25 @@ func (l *Loader) openRange(ctx context.Context, planKey, name string, off, n int
 }
 
 func (l *Loader) openPublished(planKey, name string, off, n int64, missing error) (*BlockRead, error) {
-	if d := l.o.Store.DigestOfPlan(planKey); d != "" {
-		e, lease, err := l.o.Store.Acquire(d)
-		if err == nil {
-			for _, have := range e.Files {
-				if have.Name != name || off+n > have.Size {
-					continue
-				}
-				file, err := e.Open(name)
-				if err != nil {
-					lease.Release()
-					return nil, err
-				}
-				return &BlockRead{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
-			}
-			lease.Release()
-		}
+	e, lease, err := l.o.Store.Acquire(l.o.Store.Plans.DigestOfPlan(planKey))
+	if err != nil {
+		return nil, missing
 	}
-	return nil, missing
+	if !slices.ContainsFunc(e.Files, func(f File) bool { return f.Name == name && off+n <= f.Size }) {
+		lease.Release()
+		return nil, missing
+	}
+	file, err := e.Open(name)
+	if err != nil {
+		lease.Release()
+		return nil, err
+	}
+	return &BlockRead{SectionReader: io.NewSectionReader(file, off, n), File: file, Offset: off, lease: lease}, nil
 }
 
 // HasPlan reports whether a plan is published here; planKey is the key of Peers.Join.
 func (l *Loader) HasPlan(planKey string) bool {
-	return l.o.Store != nil && l.o.Store.DigestOfPlan(planKey) != ""
+	return l.o.Store != nil && l.o.Store.Plans.DigestOfPlan(planKey) != ""
 }
 
 // arrivalOfPlan returns the files of a running staging; nil if there is none of the plan.
@@ -158,15 +155,8 @@ func (l *Loader) arrivalOfPlan(planKey string) *Arrival {
 
 func checksumOf(r io.Reader) (uint64, error) {
 	var sum store.Sum
-	b := make([]byte, pieceSize)
-	for {
-		n, err := io.ReadFull(r, b)
-		sum.Write(b[:n])
-		switch {
-		case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
-			return sum.Sum64(), nil
-		case err != nil:
-			return 0, &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
-		}
+	if _, err := io.CopyBuffer(&sum, r, make([]byte, pieceSize)); err != nil {
+		return 0, &source.Error{Kind: source.Broken, Detail: "cannot be read back", Err: err}
 	}
+	return sum.Sum64(), nil
 }

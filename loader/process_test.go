@@ -64,7 +64,7 @@ func child(mode string) error {
 	if err != nil {
 		return err
 	}
-	az := azure.New(azure.Options{})
+	az := azure.New(azure.Options{Getenv: os.Getenv})
 	defer az.Close()
 	l := loader.New(loader.Options{Store: st, Block: 4 * block, Parallel: 4,
 		Sources: map[string]loader.Source{"file": copied{checksummed{dir.Source{}}}, "az": az}})

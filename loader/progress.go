@@ -3,6 +3,8 @@ package loader
 import (
 	"sync"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions/newest"
 )
 
 // Rates are measured over rateWindow. Progress is published every publishEvery at
@@ -52,7 +54,7 @@ func (f *progressFeed) update(change func(*Progress)) bool {
 		f.current.Rate = 0
 	}
 	for c := range f.subs {
-		f.send(c)
+		newest.Offer(c, f.current)
 		if f.ended {
 			close(c)
 		}
@@ -86,16 +88,6 @@ func (f *progressFeed) rate(now time.Time) float64 {
 	return float64(f.current.Done-first.done) / secs
 }
 
-// send replaces an unread value in c with the latest. Only the holder of mu sends, so
-// the send does not block.
-func (f *progressFeed) send(c chan Progress) {
-	select {
-	case <-c:
-	default:
-	}
-	c <- f.current
-}
-
 func (f *progressFeed) now() Progress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,7 +100,7 @@ func (f *progressFeed) subscribe() (<-chan Progress, func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := make(chan Progress, 1)
-	f.send(c)
+	newest.Offer(c, f.current)
 	if f.ended {
 		close(c)
 		return c, func() {}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +32,7 @@ type rangeRequest struct {
 	waited       atomic.Int64 // nanoseconds spent waiting for the source
 	waitingSince atomic.Int64 // start of the current wait; 0 while the disk is written
 
-	// The fields below belong to watch.
+	// The fields below belong to findSlow.
 	reported int64
 	seenWait time.Duration
 	checks   int
@@ -50,16 +51,16 @@ const maxRetryAfter = time.Minute
 // downloadRange fetches the blocks of a range, in as many requests as it takes. The
 // caller has acquired a slot of the limiter; it is released between attempts, so that
 // a paused source does not hold up another staging.
-func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *blockRange) error {
-	defer plan.queue.finish(r)
+func (s *stagingPlan) downloadRange(ctx context.Context, r *blockRange) error {
+	defer s.queue.finish(r)
 	name := r.part.File.Name
 	fruitless := time.Now() // since when no attempt brought a byte
 	for tries := 0; ; {
 		began := time.Now()
-		got, want, err := j.requestRange(ctx, plan, r, false)
-		plan.limiter.Release()
+		got, want, err := s.requestRange(ctx, r, false)
+		s.limiter.Release()
 		if err == nil {
-			if _, _, more := plan.queue.position(r); !more {
+			if _, _, more := s.queue.position(r); !more {
 				return nil
 			}
 			// Another request completed the current block.
@@ -71,11 +72,11 @@ func (j *stagingJob) downloadRange(ctx context.Context, plan *stagingPlan, r *bl
 				tries, fruitless = 0, time.Now()
 			}
 			tries++
-			if err := j.backOff(ctx, plan, tries, began, fruitless, err); err != nil {
+			if err := s.backOff(ctx, tries, began, fruitless, err); err != nil {
 				return source.WithFile(err, name)
 			}
 		}
-		if err := plan.limiter.Acquire(ctx, j.priority(), false); err != nil {
+		if err := s.limiter.Acquire(ctx, s.priorities.highest(), false); err != nil {
 			return err
 		}
 	}
@@ -86,121 +87,115 @@ const minProgress = 256 << 10
 
 // backOff waits before the next attempt, or returns why there is none. The last
 // attempt began at began, and none since fruitless brought a byte.
-func (j *stagingJob) backOff(ctx context.Context, plan *stagingPlan, tries int, began, fruitless time.Time, err error) error {
+func (s *stagingPlan) backOff(ctx context.Context, tries int, began, fruitless time.Time, err error) error {
 	e, ok := errors.AsType[*source.Error](err)
-	if ok && e.Kind == source.Denied && j.refreshCredentials(ctx, began) {
+	if ok && e.Kind == source.Denied && s.from.refresh(ctx, began) {
 		return nil
 	}
 	if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
 		return err
 	}
-	if tries >= j.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 || time.Since(fruitless) >= j.loader.o.Retry.Patience {
+	if tries >= s.loader.o.Retry.Attempts || e.Kind == source.Malformed && tries >= 3 || time.Since(fruitless) >= s.loader.o.Retry.Patience {
 		e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, tries)
 		return err
 	}
-	j.loader.counts.retries.Add(1)
-	own := retryDelay(j.loader.o.Retry, tries, 0, rand.Float64())
+	s.loader.counts.retries.Add(1)
+	own := retryDelay(s.loader.o.Retry, tries, 0, rand.Float64())
 	if e.Busy || e.RetryAfter > 0 {
-		j.loader.counts.throttles.Add(1)
-		wait := cmp.Or(min(e.RetryAfter, maxRetryAfter), retryDelay(j.loader.o.Retry, tries, 0, 0.5))
-		plan.limiter.Throttle(time.Now(), wait)
+		s.loader.counts.throttles.Add(1)
+		wait := cmp.Or(min(e.RetryAfter, maxRetryAfter), retryDelay(s.loader.o.Retry, tries, 0, 0.5))
+		s.limiter.Throttle(time.Now(), wait)
 	}
-	j.loader.o.Log.Debug("trying again", "source", j.location, "try", tries, "in", own, "err", err)
+	s.from.log.Debug("trying again", "try", tries, "in", own, "err", err)
 	if !backoff.Sleep(ctx, own) {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// refreshCredentials renews the source's credentials, once in a staging. It returns
-// true if another attempt may succeed: the one that began at began used the old ones.
-func (j *stagingJob) refreshCredentials(ctx context.Context, began time.Time) bool {
-	from, ok := j.source.(Refresher)
-	if !ok {
-		return false
-	}
-	j.refreshing.Lock()
-	defer j.refreshing.Unlock()
-	if !j.refreshed.IsZero() {
-		return began.Before(j.refreshed)
-	}
-	// Requests with the old credentials may still fail later.
-	defer func() { j.refreshed = time.Now() }()
-	if err := from.Refresh(ctx, j.location); err != nil {
-		j.loader.o.Log.Warn("credentials cannot be renewed", "source", j.location, "err", err)
-		return false
-	}
-	j.loader.o.Log.Info("denied in the middle, credentials renewed", "source", j.location)
-	return true
-}
-
 // requestRange fetches what is missing of a range from its current block on. It
 // succeeds when the range is complete or others have completed the current block. It
 // returns how many of the wanted bytes came.
-func (j *stagingJob) requestRange(ctx context.Context, plan *stagingPlan, r *blockRange, second bool) (got, want int64, err error) {
-	block, end, ok := plan.queue.position(r)
+func (s *stagingPlan) requestRange(ctx context.Context, r *blockRange, second bool) (got, want int64, err error) {
+	block, end, ok := s.queue.position(r)
 	if !ok {
 		return 0, 0, nil
 	}
-	piece, err := j.loader.buffers.get(ctx)
+	piece, err := s.loader.buffers.get(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer j.loader.buffers.put(piece)
+	defer s.loader.buffers.put(piece)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	req := &rangeRequest{part: r.part, blocks: r, hedge: second, cancel: cancel, began: time.Now()}
 	req.block.Store(int64(block))
-	plan.addRequest(req)
-	defer plan.removeRequest(req)
+	s.requests.add(req)
+	defer s.requests.remove(req)
 	w := r.part.Writer(block)
 	from, _ := w.Position()
 	last, n := r.part.Range(end - 1)
 	want = last + n - from
-	j.loader.counts.requests.Add(1)
-	j.loader.counts.inFlight.Add(1)
-	defer j.loader.counts.inFlight.Add(-1)
-	err = j.readRange(ctx, plan, req, w, piece, from, want)
+	s.loader.counts.requests.Add(1)
+	s.loader.counts.inFlight.Add(1)
+	defer s.loader.counts.inFlight.Add(-1)
+	err = s.readRange(ctx, req, w, piece, from, want)
 	got = req.bytes.Load()
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errHedgeWon) {
 		return got, want, nil
 	}
 	if err == nil && got > 0 {
-		plan.limiter.RecordRange(time.Duration(req.first.Load()), got, time.Since(req.began)-time.Duration(req.first.Load()))
+		s.limiter.RecordRange(time.Duration(req.first.Load()), got, time.Since(req.began)-time.Duration(req.first.Load()))
 	}
 	return got, want, err
 }
 
-func (s *stagingPlan) addRequest(req *rangeRequest) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.requests[req] = true
+// requestSet is the requests of a plan that are in flight.
+type requestSet struct {
+	mu sync.Mutex
+	m  map[*rangeRequest]bool
 }
 
-func (s *stagingPlan) removeRequest(req *rangeRequest) {
+func (s *requestSet) add(req *rangeRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.requests, req)
+	s.m[req] = true
+}
+
+func (s *requestSet) remove(req *rangeRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.m, req)
+}
+
+// cancel ends the requests that fetch a block, which is complete.
+func (s *requestSet) cancel(ref blockRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for req := range s.m {
+		if req.part == ref.part && int(req.block.Load()) == ref.block {
+			req.cancel(errHedgeWon)
+		}
+	}
 }
 
 // readRange moves n bytes from off on to the disk, piece by piece.
-func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rangeRequest, w *store.Writer, piece []byte, off,
-	n int64) error {
+func (s *stagingPlan) readRange(ctx context.Context, req *rangeRequest, w *store.Writer, piece []byte, off, n int64) error {
 	file := req.part.File
-	idle := time.AfterFunc(j.loader.o.Retry.Idle, func() { req.cancel(errIdle) })
+	idle := time.AfterFunc(s.loader.o.Retry.Idle, func() { req.cancel(errIdle) })
 	defer idle.Stop()
 	at, stop := off, off+n
-	if from, ok := j.source.(BlockReader); ok && n <= int64(len(piece)) {
+	if from, ok := s.from.Source.(BlockReader); ok && n <= int64(len(piece)) {
 		if err := from.ReadInto(ctx, file, at, piece[:n]); err != nil {
 			return cancelReason(ctx, err)
 		}
 		req.first.Store(int64(time.Since(req.began)))
 		req.bytes.Add(n)
-		plan.limiter.CountBytes(n)
+		s.limiter.CountBytes(n)
 		for at < stop {
 			_, end := w.Position()
 			end = min(end, stop)
-			more, err := j.writePiece(plan, req, &w, at, piece[at-off:end-off])
+			more, err := s.writePiece(req, &w, at, piece[at-off:end-off])
 			if err != nil || !more {
 				return err
 			}
@@ -209,7 +204,7 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 		return nil
 	}
 	began := req.beginWait()
-	body, err := j.source.Read(ctx, file, at, n)
+	body, err := s.from.Read(ctx, file, at, n)
 	req.endWait(began)
 	if err != nil {
 		return cancelReason(ctx, err)
@@ -221,9 +216,9 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 		// can be written with O_DIRECT.
 		b := piece[at%int64(len(piece)):]
 		b = b[:min(int64(len(b)), end-at, stop-at)]
-		k, err := j.fillPiece(ctx, plan, req, body, b, idle, at-off, n)
+		k, err := s.fillPiece(ctx, req, body, b, idle, at-off, n)
 		if k > 0 {
-			more, perr := j.writePiece(plan, req, &w, at, b[:k])
+			more, perr := s.writePiece(req, &w, at, b[:k])
 			if perr != nil || !more {
 				return perr
 			}
@@ -241,8 +236,8 @@ func (j *stagingJob) readRange(ctx context.Context, plan *stagingPlan, req *rang
 }
 
 // fillPiece reads until b is full; have of want bytes came before.
-func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer, have,
-	want int64) (int, error) {
+func (s *stagingPlan) fillPiece(ctx context.Context, req *rangeRequest, body io.Reader, b []byte, idle *time.Timer,
+	have, want int64) (int, error) {
 	got := 0
 	for got < len(b) {
 		began := req.beginWait()
@@ -251,11 +246,11 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 		got += n
 		if n > 0 {
 			req.bytes.Add(int64(n))
-			plan.limiter.CountBytes(int64(n))
+			s.limiter.CountBytes(int64(n))
 			if req.first.Load() == 0 {
 				req.first.Store(int64(time.Since(req.began)))
 			}
-			idle.Reset(j.loader.o.Retry.Idle)
+			idle.Reset(s.loader.o.Retry.Idle)
 		}
 		if err == nil || got == len(b) && err == io.EOF {
 			continue
@@ -275,11 +270,11 @@ func (j *stagingJob) fillPiece(ctx context.Context, plan *stagingPlan, req *rang
 
 // writePiece writes bytes of the current block and moves the request to the next block
 // when it is complete. more is false if the request has nothing more to fetch.
-func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
+func (s *stagingPlan) writePiece(req *rangeRequest, w **store.Writer, at int64, b []byte) (more bool, err error) {
 	used, complete, err := (*w).Write(at, b)
-	j.loader.counts.bytesFrom(j.scheme).Add(int64(used))
-	j.loader.counts.wasted.Add(int64(len(b) - used))
-	plan.done.Add(int64(used))
+	s.loader.counts.bytesFrom(s.from.scheme).Add(int64(used))
+	s.loader.counts.wasted.Add(int64(len(b) - used))
+	s.done.Add(int64(used))
 	if err != nil {
 		return false, err
 	}
@@ -289,14 +284,14 @@ func (j *stagingJob) writePiece(plan *stagingPlan, req *rangeRequest, w **store.
 	block := int(req.block.Load())
 	req.block.Store(-1)
 	if used > 0 {
-		if err := j.blockArrived(plan, blockRef{req.part, block}); err != nil {
+		if err := s.blockArrived(blockRef{req.part, block}); err != nil {
 			return false, err
 		}
 	}
 	if req.hedge {
 		return false, nil
 	}
-	next, _, ok := plan.queue.position(req.blocks)
+	next, _, ok := s.queue.position(req.blocks)
 	if !ok || next != block+1 {
 		return false, nil
 	}
@@ -321,13 +316,13 @@ func cancelReason(ctx context.Context, err error) error {
 	return &source.Error{Kind: source.Unavailable, Detail: errIdle.Error()}
 }
 
-// slowRequests returns the requests that a second one would overtake.
-func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequest {
-	typical, known := plan.limiter.Typical()
-	plan.mu.Lock()
-	defer plan.mu.Unlock()
+// findSlow returns the requests that a second one would overtake.
+func (s *requestSet) findSlow(now time.Time, limiter *rangelimit.Limiter) []*rangeRequest {
+	typical, known := limiter.Typical()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var out []*rangeRequest
-	for req := range plan.requests {
+	for req := range s.m {
 		n, asked := req.bytes.Load(), req.totalWait(now)
 		if d := (asked - req.seenWait).Seconds(); d > superviseEvery.Seconds()/2 {
 			speed := float64(n-req.reported) / d
@@ -347,7 +342,7 @@ func (j *stagingJob) slowRequests(plan *stagingPlan, now time.Time) []*rangeRequ
 			out = append(out, req)
 		}
 	}
-	if len(plan.requests) >= manyRequests && len(out) > len(plan.requests)/4 {
+	if len(s.m) >= manyRequests && len(out) > len(s.m)/4 {
 		// Not single requests are slow but the whole source, or this machine
 		// does not keep up with reading.
 		return nil
@@ -402,62 +397,29 @@ func worthHedging(age time.Duration, speed float64, got, left int64, typical ran
 // hedge requests again what a slow request has not brought of its block. Each byte is
 // written by the first to bring it; when the block is complete the other request is
 // cancelled. Blocks the slow one has not begun return to the queue.
-func (j *stagingJob) hedge(ctx context.Context, plan *stagingPlan, slow *rangeRequest) {
+func (s *stagingPlan) hedge(ctx context.Context, slow *rangeRequest) {
 	defer slow.hedged.Store(false)
-	block, ok := plan.queue.truncate(slow.blocks)
+	block, ok := s.queue.truncate(slow.blocks)
 	if !ok {
 		return
 	}
 	off, size := slow.part.Range(block)
 	left, had := off+size-slow.part.Arrived(block), slow.bytes.Load()
-	if !plan.limiter.SpendHedge(left) {
+	if !s.limiter.SpendHedge(left) {
 		return
 	}
-	if plan.limiter.Acquire(ctx, High, true) != nil {
+	if s.limiter.Acquire(ctx, High, true) != nil {
 		return
 	}
-	defer plan.limiter.Release()
-	j.loader.counts.hedges.Add(1)
+	defer s.limiter.Release()
+	s.loader.counts.hedges.Add(1)
 	// Errors are ignored: the first request still runs.
-	got, _, err := j.requestRange(ctx, plan, &blockRange{part: slow.part, next: block, end: block + 1}, true)
+	got, _, err := s.requestRange(ctx, &blockRange{part: slow.part, next: block, end: block + 1}, true)
 	if err != nil {
-		j.loader.o.Log.Debug("second request failed", "source", j.location, "file", slow.part.File.Name, "block", block, "err", err)
+		s.from.log.Debug("second request failed", "file", slow.part.File.Name, "block", block, "err", err)
 	}
 	// The budget is charged for bytes that came twice only.
-	plan.limiter.RefundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
-}
-
-// retry calls try until it succeeds, fails for good, or has failed attempts times.
-// With patient, those at which the source asked for fewer requests are not counted, up to
-// Patience.
-func (j *stagingJob) retry(ctx context.Context, attempts int, patient bool, try func() error) error {
-	began, throttled := time.Now(), 0
-	for n := 1; ; n++ {
-		err := try()
-		if err == nil || ctx.Err() != nil {
-			if err != nil {
-				err = context.Cause(ctx)
-			}
-			return err
-		}
-		e, ok := errors.AsType[*source.Error](err)
-		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
-			return err
-		}
-		if e.Busy && patient && time.Since(began) < j.loader.o.Retry.Patience {
-			throttled++
-		}
-		if n-throttled >= attempts || e.Kind == source.Malformed && n >= 3 {
-			e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, n)
-			return err
-		}
-		j.loader.counts.retries.Add(1)
-		wait := retryDelay(j.loader.o.Retry, n, e.RetryAfter, rand.Float64())
-		j.loader.o.Log.Debug("trying again", "source", j.location, "try", n, "in", wait, "err", err)
-		if !backoff.Sleep(ctx, wait) {
-			return context.Cause(ctx)
-		}
-	}
+	s.limiter.RefundHedge(left - min(left, max(0, got+slow.bytes.Load()-had-left)))
 }
 
 // retryDelay is the pause after attempt n (from 1); draw is from [0,1). Retry-After is

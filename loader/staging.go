@@ -87,12 +87,6 @@ type Staging struct {
 	released bool
 }
 
-func newStaging(j *stagingJob, o StageOptions) *Staging {
-	s := &Staging{job: j, priority: o.Priority}
-	j.addPriority(o.Priority, +1)
-	return s
-}
-
 func (s *Staging) Progress() Progress { return s.job.progress.now() }
 
 // Events returns a channel that holds the latest progress only; it is closed after the
@@ -133,8 +127,8 @@ func (s *Staging) SetPriority(p Priority) {
 	if s.released || s.priority == p {
 		return
 	}
-	s.job.addPriority(p, +1)
-	s.job.addPriority(s.priority, -1)
+	s.job.priorities.add(p, +1)
+	s.job.priorities.add(s.priority, -1)
 	s.priority = p
 }
 
@@ -147,6 +141,6 @@ func (s *Staging) Release() {
 		return
 	}
 	s.released = true
-	s.job.addPriority(s.priority, -1)
+	s.job.priorities.add(s.priority, -1)
 	s.job.release()
 }

@@ -59,7 +59,7 @@ const (
 // of the whole file, the blocks are read back in order as they arrive, from the disk if
 // they were written with O_DIRECT, and compared with their checksums. Of other files the
 // blocks were hashed in memory as they arrived, and are not read back.
-func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Part) (verdict, error) {
+func (s *stagingPlan) verify(ctx context.Context, p *store.Part) (verdict, error) {
 	digests, err := sourceDigests(p.File)
 	if err != nil {
 		return verdictGood, err
@@ -69,14 +69,14 @@ func (j *stagingJob) verify(ctx context.Context, plan *stagingPlan, p *store.Par
 	if len(digests) == 0 {
 		finished, err = awaitBlocks(ctx, p)
 	} else {
-		v, finished, err = digestWhole(ctx, plan, p, digests)
+		v, finished, err = s.digestWhole(ctx, p, digests)
 	}
 	if err != nil || v != verdictGood || finished {
 		return v, err
 	}
-	if err := validateFile(p.File.Name, p, p.File.Size, plan.names); err != nil {
+	if err := validateFile(p.File.Name, p, p.File.Size, s.names); err != nil {
 		// A peer may have sent it: the source is asked first.
-		if _, others := plan.peerParts.LoadAndDelete(p); others {
+		if _, others := s.peerParts.LoadAndDelete(p); others {
 			return verdictMismatch, nil
 		}
 		return verdictGood, source.WithFile(err, p.File.Name)
@@ -95,7 +95,7 @@ func awaitBlocks(ctx context.Context, p *store.Part) (finished bool, err error) 
 }
 
 // digestWhole computes the digests of a part in order and compares them.
-func digestWhole(ctx context.Context, plan *stagingPlan, p *store.Part, digests []wholeDigest) (v verdict, finished bool, err error) {
+func (s *stagingPlan) digestWhole(ctx context.Context, p *store.Part, digests []wholeDigest) (v verdict, finished bool, err error) {
 	// One goroutine reads and compares block checksums, another computes digests.
 	read, used := make(chan []byte, readPieces), make(chan []byte, readPieces)
 	for range readPieces {
@@ -103,7 +103,7 @@ func digestWhole(ctx context.Context, plan *stagingPlan, p *store.Part, digests 
 	}
 	go func() {
 		defer close(read)
-		v, finished, err = readBack(ctx, plan, p, used, read)
+		v, finished, err = s.readBack(ctx, p, used, read)
 	}()
 	for b := range read { // until readBack closes it, at the latest when ctx ends
 		writeDigests(digests, b)
@@ -122,7 +122,7 @@ func digestWhole(ctx context.Context, plan *stagingPlan, p *store.Part, digests 
 
 // readBack reads a part, block by block as they arrive, into pieces taken from used
 // and sent to read. finished: another staging has brought the part.
-func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, finished bool,
+func (s *stagingPlan) readBack(ctx context.Context, p *store.Part, used <-chan []byte, read chan<- []byte) (v verdict, finished bool,
 	err error) {
 	next := 0
 	for i := range p.Blocks() {
@@ -159,7 +159,7 @@ func readBack(ctx context.Context, plan *stagingPlan, p *store.Part, used <-chan
 		}
 		if check && block.Sum64() != written {
 			p.DropBlock(i)
-			plan.done.Add(-n)
+			s.done.Add(-n)
 			return verdictBlockLost, false, nil
 		}
 	}
@@ -214,19 +214,18 @@ func (s *stagingPlan) excludeSenders(file string) {
 
 // dropDistrusted drops the parts with blocks of excluded nodes that no digest of the source
 // shows to be right; they are fetched again, from the source. No goroutine works on them.
-func (j *stagingJob) dropDistrusted(plan *stagingPlan) error {
-	for p := range plan.distrusted {
-		delete(plan.distrusted, p)
+func (s *stagingPlan) dropDistrusted() error {
+	for p := range s.distrusted {
+		delete(s.distrusted, p)
 		if p.IsPublished() {
 			continue
 		}
-		plan.corrupted.Store(true)
-		j.loader.o.Log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "source", j.location,
-			"file", p.File.Name)
-		if err := plan.reset(p); err != nil {
+		s.corrupted.Store(true)
+		s.from.log.Warn("file holds blocks of a node that sent other bytes than the source's, fetching it again", "file", p.File.Name)
+		if err := s.reset(p); err != nil {
 			return err
 		}
-		j.progress.update(func(g *Progress) { g.State = Fetching })
+		s.progress.update(func(g *Progress) { g.State = Fetching })
 	}
 	return nil
 }

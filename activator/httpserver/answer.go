@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -24,7 +23,7 @@ func (c *conn) refuse(e *openai.Error) {
 	}
 	b := appendLastAnswer(nil, &res, c.s.date.now(time.Now()))
 	waits := c.slot.place != beyond || c.slot.refuse()
-	if _, err := c.write(b); err == nil && waits {
+	if _, err := c.out.write(b); err == nil && waits {
 		HalfClose(c.Conn)
 	}
 }
@@ -46,23 +45,6 @@ func appendLastAnswer(b []byte, res *Response, date string) []byte {
 	return append(append(b, '\r', '\n'), res.Body...)
 }
 
-// HalfClose sends FIN and waits a moment for the client to end the connection: closing
-// it over unread bytes would reset it, and what was sent last be lost.
-func HalfClose(c net.Conn) { halfCloseAndDrain(c, closeDrainBytes) }
-
-// halfCloseAndDrain reads and drops at most drain bytes while it waits.
-func halfCloseAndDrain(c net.Conn, drain int64) {
-	half, ok := c.(interface{ CloseWrite() error })
-	if !ok || half.CloseWrite() != nil {
-		return
-	}
-	end := time.Now().Add(closeDelay)
-	c.SetReadDeadline(end)
-	if n, _ := io.CopyN(io.Discard, c, drain); n == drain {
-		time.Sleep(time.Until(end)) // the client may read the answer; what it sends stays in its socket
-	}
-}
-
 // call runs the handler. Afterwards the exchange's watch is off unless there is
 // a stream, whose Close turns it off.
 func (c *conn) call() (res *Response) {
@@ -75,7 +57,7 @@ func (c *conn) call() (res *Response) {
 		c.req.closeReceived()
 	}
 	if res.Stream == nil {
-		c.stopWatch(errAnswered)
+		c.state.stopWatch(errAnswered)
 	}
 	if c.s.draining.Load() {
 		res.Close = true
@@ -165,7 +147,7 @@ func (s *responseStream) next(p []byte) (n int, err error) {
 	case errors.Is(err, ErrFailureSent):
 		s.conn.failureSent = true
 	case err != nil && err != io.EOF && s.conn.head.http10:
-		s.conn.resetOnClose()
+		s.conn.out.resetOnClose()
 	}
 	return n, err
 }
@@ -178,10 +160,10 @@ func (s *responseStream) Read(p []byte) (n int, err error) {
 	n, err = s.next(p)
 	s.err = err
 	if err == io.EOF && s.chunks {
-		s.conn.holdEnd = true
+		s.conn.out.holdEnd = true
 	}
 	more, ok := s.in.(interface{ Buffered() int })
-	s.conn.holdMore = ok && err == nil && s.chunks && more.Buffered() > 0
+	s.conn.out.holdMore = ok && err == nil && s.chunks && more.Buffered() > 0
 	if n > 0 {
 		err = nil
 	}
@@ -196,6 +178,6 @@ func (s *responseStream) Close() error {
 	}
 	s.closed = true
 	closeStream(s.in, s.conn.s.o.Logger)
-	s.conn.stopWatch(errAnswered)
+	s.conn.state.stopWatch(errAnswered)
 	return nil
 }

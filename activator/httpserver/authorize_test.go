@@ -331,11 +331,11 @@ func TestHeadBoundStays(t *testing.T) {
 			}
 		}
 		s.await(func(w *conn) bool {
-			if w.phase != idle {
+			if w.state.phase != idle {
 				return false
 			}
-			if len(w.buf) > w.s.o.MaxHead+2*firstBuffer {
-				t.Errorf("the connection's buffer has grown to %d bytes", len(w.buf))
+			if len(w.in.buf) > w.s.o.MaxHead+2*firstBuffer {
+				t.Errorf("the connection's buffer has grown to %d bytes", len(w.in.buf))
 			}
 			return true
 		})

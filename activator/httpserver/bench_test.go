@@ -63,7 +63,7 @@ func BenchmarkScan(b *testing.B) {
 	b.SetBytes(int64(len(raw)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, e := parseHead(raw, fields[:0]); e != nil {
+		if _, e := parseHead(raw, fields[:0]); e != nil {
 			b.Fatal(e)
 		}
 	}

@@ -67,10 +67,9 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 // of bodies that grow beside each other not all are refused.
 func TestRefusedBodyIsGivenBack(t *testing.T) {
 	bodies := NewBudget(700<<10, 700<<10)
-	o := Options{Bodies: bodies}
 	for name, counter := range map[string]bodyCounter{
-		"a connection": &conn{s: &server{o: o}, account: "a"},
-		"net/http":     &handlerExchange{h: &NetHTTPHandler{o: o}, account: "a"},
+		"a connection": &bodyMemory{Charge: Charge{Budget: bodies, Account: "a"}},
+		"net/http":     &handlerExchange{charge: Charge{Budget: bodies, Account: "a"}},
 	} {
 		_, err := readBody(strings.NewReader(strings.Repeat("x", 2<<20)), nil, 2<<20, 4<<20, counter)
 		if err != ErrBudgetUsed || bodies.Used() != 0 {

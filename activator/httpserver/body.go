@@ -28,10 +28,8 @@ func bodyRefusal(err error, limit int64) (*openai.Error, error) {
 	case errors.Is(err, ErrBudgetUsed):
 		return openai.New(openai.QueueFull, "The server holds as many bodies as it may.").After(5 * time.Second), nil
 	case errors.Is(err, ErrShareUsed):
-		return openai.New(openai.RateLimitExceeded,
-				"The requests of this key, or of this address where there is no key, hold as much memory for bodies as one may.").After(
-				5 * time.Second),
-			nil
+		return openai.New(openai.RateLimitExceeded, "The requests of this key, or of this address where there is no key, "+
+			"hold as much memory for bodies as one may.").After(5 * time.Second), nil
 	case errors.Is(err, errChunk):
 		return openai.New(openai.InvalidRequest, "The request's body is not well formed: a chunk is wrong."), nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -108,44 +106,71 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// frontDeadline sets the read deadline of the client's connection.
-type frontDeadline struct{ w *conn }
+// bodyMemory is what a connection has for bodies beside its first buffer.
+type bodyMemory struct {
+	Charge
+	large []byte // the body where the connection's buffer is too small for it
+	grown int64  // by how much that buffer has grown for a body
+}
 
-func (d frontDeadline) SetReadDeadline(t time.Time) error { d.w.readBy(t); return nil }
+// setCharged counts n bytes for large.
+func (m *bodyMemory) setCharged(n int) error { return m.Set(int64(n) + m.grown) }
+
+// reset drops what is not kept for the next body.
+func (m *bodyMemory) reset() {
+	if cap(m.large) > keepBody {
+		m.large = nil
+	}
+	m.setCharged(cap(m.large))
+}
+
+// setAccount counts the memory for another account, without the body before.
+func (m *bodyMemory) setAccount(account string) error {
+	if account == m.Account {
+		return nil
+	}
+	m.large = nil
+	m.Set(0)
+	m.Account = account
+	return m.setCharged(0)
+}
 
 // connBody reads a connection's body: first what came with the head.
 type connBody struct {
-	conn *conn
-	pace pacedReader
-	left int64 // of the body, or of its chunk
-	got  int64 // of a chunked body: the sizes of its chunks so far
-	max  int64 // bounds got
+	in      *input
+	pace    pacedReader
+	start   int // of the body in in's buffer
+	chunked bool
+	left    int64 // of the body, or of its chunk
+	got     int64 // of a chunked body: the sizes of its chunks so far
+	max     int64 // bounds got
 }
 
 // Read returns io.EOF with the last bytes of a body of declared length.
 func (c *connBody) Read(p []byte) (n int, err error) {
-	w := c.conn
-	if !w.head.chunked && c.left == 0 {
+	in := c.in
+	switch {
+	case c.left > 0:
+	case !c.chunked:
 		return 0, io.EOF
-	}
-	if w.head.chunked && c.left == 0 {
+	default:
 		if err := c.nextChunk(); err != nil {
 			return 0, err
 		}
 	}
 	p = p[:min(int64(len(p)), c.left)]
 	switch {
-	case w.r < w.w:
-		n = copy(p, w.buf[w.r:w.w])
-		w.r += n
-	case w.head.chunked:
+	case in.r < in.w:
+		n = copy(p, in.buf[in.r:in.w])
+		in.r += n
+	case c.chunked:
 		return 0, c.fill()
 	default:
 		if n, err = c.receive(p); err != nil {
 			return n, err
 		}
 	}
-	if c.left -= int64(n); c.left == 0 && !w.head.chunked {
+	if c.left -= int64(n); c.left == 0 && !c.chunked {
 		err = io.EOF
 	}
 	return n, err
@@ -166,29 +191,29 @@ func (c *connBody) receive(p []byte) (int, error) {
 // fill receives bytes behind those not consumed yet, and moves these to the front of the
 // buffer where it is full.
 func (c *connBody) fill() error {
-	w := c.conn
-	if w.w == len(w.buf) {
-		if w.r == w.headEnd {
+	in := c.in
+	if in.w == len(in.buf) {
+		if in.r == c.start {
 			return errChunk
 		}
-		w.w = w.headEnd + copy(w.buf[w.headEnd:], w.buf[w.r:w.w])
-		w.r = w.headEnd
+		in.w = c.start + copy(in.buf[c.start:], in.buf[in.r:in.w])
+		in.r = c.start
 	}
-	n, err := c.receive(w.buf[w.w:])
-	w.w += n
+	n, err := c.receive(in.buf[in.w:])
+	in.w += n
 	return err
 }
 
 // line returns the next line without its end.
 func (c *connBody) line(limit int) ([]byte, error) {
-	w := c.conn
+	in := c.in
 	for {
-		b := w.buf[w.r:w.w]
+		b := in.buf[in.r:in.w]
 		if i := bytes.IndexByte(b, '\n'); i >= 0 {
 			if i == 0 || b[i-1] != '\r' || i > limit {
 				return nil, errChunk
 			}
-			w.r += i + 1
+			in.r += i + 1
 			return b[:i-1], nil
 		}
 		if len(b) > limit {

@@ -52,3 +52,45 @@ func (b *Budget) Used() int64 {
 	defer b.mu.Unlock()
 	return b.used
 }
+
+// Charge is what a Budget counts for the body of one request, or the bodies of a connection.
+// One goroutine sets it; End may be called beside that.
+type Charge struct {
+	Budget  *Budget
+	Account string
+
+	mu    sync.Mutex
+	bytes int64 // written under mu by the goroutine that sets it
+	ended bool
+}
+
+var errChargeEnded = errors.New("httpserver: the memory for the body is given back")
+
+// Set counts n bytes in place of those before. Where they are not free it changes nothing,
+// and returns the error of Budget.Add; after End it returns an error.
+func (c *Charge) Set(n int64) error {
+	more := n - c.bytes
+	if more == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return errChargeEnded
+	}
+	err := c.Budget.Add(c.Account, more)
+	if err == nil {
+		c.bytes = n
+	}
+	return err
+}
+
+// End gives the bytes back, once, and counts none any more.
+func (c *Charge) End() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.Budget.Add(c.Account, -c.bytes)
+		c.ended = true
+	}
+}

@@ -95,8 +95,8 @@ func (s *testServer) await(f func(*conn) bool) {
 	end := time.After(testTimeout)
 	for found := false; !found; {
 		all.each(func(c *conn) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
+			c.state.mu.Lock()
+			defer c.state.mu.Unlock()
 			found = found || f(c)
 		})
 		select {
@@ -519,7 +519,7 @@ func testDeparture(t *testing.T, s *testServer, gone chan error, mark string) {
 				}
 			}
 			if late {
-				s.await(func(w *conn) bool { return w.ctx != nil && (w.token != 0 || w.ahead != nil) })
+				s.await(func(w *conn) bool { return w.state.ctx != nil && (w.state.token != 0 || w.state.ahead != nil) })
 			}
 			how(c)
 			select {
@@ -619,7 +619,7 @@ func TestReadAheadHandsOver(t *testing.T) {
 			c := s.dial()
 			for i := range 50 {
 				c.send(postRequest("hold"))
-				s.await(func(w *conn) bool { return w.ahead != nil })
+				s.await(func(w *conn) bool { return w.state.ahead != nil })
 				next := postRequest(fmt.Sprint("next", i))
 				c.send(next[:30])
 				release <- struct{}{}
@@ -956,7 +956,7 @@ func TestDrainWaits(t *testing.T) {
 		late.send(get)
 		late.ok("GET")
 		late.send("GET / HTTP/1.1\r\n")
-		s.await(func(w *conn) bool { return w.phase == reading })
+		s.await(func(w *conn) bool { return w.state.phase == reading })
 		streams.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		streams.br.Peek(1)
 		done := make(chan error, 1)
@@ -1020,7 +1020,7 @@ func TestDrainDeadline(t *testing.T) {
 		a.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
 		b.br.Peek(1)
-		s.await(func(c *conn) bool { return c.ctx != nil && c.req.Path == "/wait" })
+		s.await(func(c *conn) bool { return c.state.ctx != nil && c.req.Path == "/wait" })
 		if err := s.shutdown(50 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}

@@ -84,8 +84,59 @@ func (c *Context) End(reason error) {
 	c.funcs = nil
 }
 
+type phase uint8
+
+const (
+	idle     phase = iota // no byte of a request yet
+	reading               // some of one
+	busy                  // the handler has one, or its answer is being written
+	upgraded              // it is a socket, whose reads show when the client leaves
+	closed                // the connection is over
+)
+
+// connState is what other goroutines than the one that serves a connection touch of it: the
+// context of its exchange, the watch for its client's departure, and what a drain needs.
+// Between startWatch and stopWatch a look-ahead goroutine may own in.buf[in.w:].
+type connState struct {
+	server *server
+	in     *input
+
+	mu      sync.Mutex
+	phase   phase
+	gone    bool
+	ctx     *Context    // the context of this exchange, once asked for
+	timer   *time.Timer // starts the watch
+	watch   *watcher
+	token   uint64        // in its epoll set; 0: not there
+	ahead   chan struct{} // closed when the look-ahead goroutine has ended
+	onDrain func()        // of an upgraded connection
+}
+
+// setPhase returns false, and sets nothing, where the connection is closed.
+func (c *connState) setPhase(p phase) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase == closed {
+		return false
+	}
+	c.phase = p
+	return true
+}
+
+// drain ends the connection where it is idle, and reports the drain to its upgraded one.
+func (c *connState) drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase == idle {
+		c.in.conn.Close()
+	}
+	if c.onDrain != nil {
+		go c.onDrain()
+	}
+}
+
 // context is the exchange's, made when it is first asked for.
-func (c *conn) context() *Context {
+func (c *connState) context() *Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx != nil {
@@ -93,43 +144,55 @@ func (c *conn) context() *Context {
 	}
 	c.ctx = &Context{}
 	switch {
-	case c.phase != busy || c.closed:
+	case c.phase != busy && c.phase != upgraded:
 		c.ctx.End(errAnswered)
 	case c.gone:
 		c.ctx.End(ErrGone)
-	case c.s.cutting.Load():
+	case c.server.cutting.Load():
 		c.ctx.End(ErrDraining)
+	case c.phase == upgraded: // is not watched
 	case c.timer == nil:
-		c.timer = time.AfterFunc(c.s.o.WatchAfter, c.startWatch)
+		c.timer = time.AfterFunc(c.server.o.WatchAfter, c.startWatch)
 	default:
-		c.timer.Reset(c.s.o.WatchAfter)
+		c.timer.Reset(c.server.o.WatchAfter)
 	}
 	return c.ctx
 }
 
-// startWatch begins to watch for departure. A timer that fires late, into the next
-// exchange, only begins early.
-func (c *conn) startWatch() {
+// setOnDrain has an upgraded connection call f when a drain begins, or now.
+func (c *connState) setOnDrain(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ctx == nil || c.closed || c.gone || c.token != 0 || c.ahead != nil {
+	if c.server.draining.Load() {
+		go f()
+		return
+	}
+	c.onDrain = f
+}
+
+// startWatch begins to watch for departure. A timer that fires late, into the next
+// exchange, only begins early.
+func (c *connState) startWatch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx == nil || c.phase == closed || c.gone || c.token != 0 || c.ahead != nil {
 		return
 	}
 	if c.watch, c.token = watchConn(c); c.token != 0 {
 		return
 	}
 	c.ahead = make(chan struct{})
-	c.Conn.SetReadDeadline(time.Time{}) // the one for an idle connection still stands
+	c.in.conn.SetReadDeadline(time.Time{}) // the one for an idle connection still stands
 	go c.lookAhead(c.ahead)
 }
 
 // lookAhead reads into the buffer behind the request until the connection ends
 // or the deadline is pulled. With a full buffer it can see no further and stops.
-func (c *conn) lookAhead(done chan struct{}) {
+func (c *connState) lookAhead(done chan struct{}) {
 	defer close(done)
-	for c.w < len(c.buf) {
-		n, err := c.Conn.Read(c.buf[c.w:])
-		c.w += n
+	for in := c.in; in.w < len(in.buf); {
+		n, err := in.conn.Read(in.buf[in.w:])
+		in.w += n
 		if err != nil {
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				c.clientLeft(ErrGone)
@@ -140,7 +203,7 @@ func (c *conn) lookAhead(done chan struct{}) {
 }
 
 // clientLeft ends the exchange's context: the client has gone, or the drain is over.
-func (c *conn) clientLeft(cause error) {
+func (c *connState) clientLeft(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone = c.gone || cause == ErrGone
@@ -151,7 +214,7 @@ func (c *conn) clientLeft(cause error) {
 
 // stopWatch ends the watch and the context. After it returns, nothing of this
 // exchange fires any more.
-func (c *conn) stopWatch(cause error) {
+func (c *connState) stopWatch(cause error) {
 	c.mu.Lock()
 	requestCtx, ahead, watch, token := c.ctx, c.ahead, c.watch, c.token
 	c.ctx, c.ahead, c.token = nil, nil, 0
@@ -163,13 +226,12 @@ func (c *conn) stopWatch(cause error) {
 		return
 	}
 	if token != 0 {
-		watch.remove(c, token)
+		watch.remove(c.in.conn, token)
 	}
 	if ahead != nil {
-		c.Conn.SetReadDeadline(time.Unix(1, 0))
+		c.in.SetReadDeadline(time.Unix(1, 0))
 		<-ahead
-		c.Conn.SetReadDeadline(time.Time{})
-		c.readUntil = time.Time{}
+		c.in.SetReadDeadline(time.Time{})
 	}
 	requestCtx.End(cause)
 }

@@ -19,7 +19,7 @@ type watcher struct {
 
 	mu    sync.Mutex
 	last  uint64
-	conns map[uint64]*conn
+	conns map[uint64]*connState
 }
 
 func newWatcher() (*watcher, error) {
@@ -37,7 +37,7 @@ func newWatcher() (*watcher, error) {
 		f.Close()
 		return nil, err
 	}
-	w := &watcher{file: f, raw: raw, done: make(chan struct{}), conns: map[uint64]*conn{}}
+	w := &watcher{file: f, raw: raw, done: make(chan struct{}), conns: map[uint64]*connState{}}
 	go w.loop()
 	return w, nil
 }
@@ -80,20 +80,20 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return nil
 }
 
-// watchConn watches w's connection; 0 if it cannot be watched here.
-func watchConn(c *conn) (*watcher, uint64) {
-	raw := rawConn(c.Conn)
+// watchConn watches a connection; 0 if it cannot be watched here.
+func watchConn(c *connState) (*watcher, uint64) {
+	raw := rawConn(c.in.conn)
 	if raw == nil {
 		return nil, 0
 	}
-	x := c.s.watcher()
+	x := c.server.watcher()
 	if x == nil {
 		return nil, 0
 	}
 	return x, x.add(raw, c)
 }
 
-func (w *watcher) add(raw syscall.RawConn, c *conn) uint64 {
+func (w *watcher) add(raw syscall.RawConn, c *connState) uint64 {
 	w.mu.Lock()
 	w.last++
 	token := w.last
@@ -110,11 +110,11 @@ func (w *watcher) add(raw syscall.RawConn, c *conn) uint64 {
 }
 
 // remove ends the watch that add began.
-func (w *watcher) remove(c *conn, token uint64) {
+func (w *watcher) remove(c net.Conn, token uint64) {
 	w.mu.Lock()
 	delete(w.conns, token)
 	w.mu.Unlock()
-	if raw := rawConn(c.Conn); raw != nil {
+	if raw := rawConn(c); raw != nil {
 		w.control(raw, unix.EPOLL_CTL_DEL, nil) // a closed one has left the set by itself
 	}
 }

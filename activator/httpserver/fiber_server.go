@@ -62,14 +62,22 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 	ctx := c.Context()
 	w := ctx.Conn().(*conn)
 	res := w.call()
-	if res.Upgrade != nil && w.head.upgrade {
-		ctx.HijackSetNoResponse(true)
-		ctx.Hijack(func(net.Conn) { w.upgrade(res.Upgrade) })
-		return nil
+	length := -1
+	if res.Length > 0 {
+		length = int(res.Length)
 	}
-	if res.Status == StatusClientLeft && res.Stream == nil {
+	var instead func(net.Conn) // of an answer by fasthttp; the connection ends with it
+	switch {
+	case res.Upgrade != nil && w.head.upgrade:
+		instead = func(net.Conn) { w.upgrade(res.Upgrade) }
+	case res.Stream == nil && res.Status == StatusClientLeft:
+		instead = func(net.Conn) {}
+	case res.Stream != nil && length < 0 && w.head.http10: // HTTP/1.0 has no chunks, and fasthttp would send them
+		instead = func(net.Conn) { w.plainStream(res) }
+	}
+	if instead != nil {
 		ctx.HijackSetNoResponse(true)
-		ctx.Hijack(func(net.Conn) {})
+		ctx.Hijack(instead)
 		return nil
 	}
 	h := &ctx.Response.Header
@@ -91,36 +99,24 @@ func (f *fiberServer) handle(c *fiber.Ctx) error {
 		ctx.Response.SetBodyRaw(res.Body)
 		return nil
 	}
-	length := -1
-	if res.Length > 0 {
-		length = int(res.Length)
-	}
-	s := &responseStream{conn: w, in: res.Stream, chunks: length < 0}
-	if length < 0 && w.head.http10 {
-		// No chunks in HTTP/1.0, and fasthttp would send them: the body ends with
-		// the connection.
-		s.chunks = false
-		ctx.HijackSetNoResponse(true)
-		ctx.Hijack(func(net.Conn) { w.plainStream(res, s) })
-		return nil
-	}
-	ctx.SetBodyStream(s, length)
+	ctx.SetBodyStream(&responseStream{conn: w, in: res.Stream, chunks: length < 0}, length)
 	return nil
 }
 
 // plainStream writes head and body of an answer that ends with its connection.
-func (c *conn) plainStream(res *Response, s *responseStream) {
+func (c *conn) plainStream(res *Response) {
+	s := responseStream{conn: c, in: res.Stream}
 	defer s.Close()
 	b := appendLastAnswer(nil, res, c.s.date.now(time.Now()))
 	if c.req.Method == "HEAD" {
-		c.write(b)
+		c.out.write(b)
 		return
 	}
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := s.Read(buf)
 		if b = append(b, buf[:n]...); len(b) > 0 && (n > 0 || err == io.EOF) {
-			if _, werr := c.write(b); werr != nil {
+			if _, werr := c.out.write(b); werr != nil {
 				return
 			}
 			b = b[:0]

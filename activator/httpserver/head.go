@@ -3,6 +3,7 @@ package httpserver
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/http1"
 	"github.com/thaw-dev/thaw/functions/openai"
@@ -15,7 +16,11 @@ type fieldSpan struct{ name, colon, value, end int32 }
 
 // head is what one pass over a raw head finds. Offsets are into the head.
 type head struct {
-	method, target [2]int32 // the target in origin form
+	raw            []byte      // until text has it; it may change behind the exchange
+	copied         string      // raw as text, once asked for
+	fields         []fieldSpan // in their order
+	lengths        uint64      // of the fields' names, one bit for each; see lengthBit
+	method, target [2]int32    // the target in origin form
 	host           [2]int32
 	authority      [2]int32 // of a target in absolute form
 	http10         bool
@@ -33,33 +38,35 @@ type head struct {
 // parseHead checks b, a whole head from its request line to its empty line, and appends
 // its fields' offsets to fields. The error names the fault and never repeats the head,
 // which holds secrets.
-func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.Error) {
-	h.length = -1
-	i, e := h.parseRequestLine(b)
-	if e != nil {
-		return h, fields, e
-	}
+func parseHead(b []byte, fields []fieldSpan) (h head, _ *openai.Error) {
+	h.raw, h.fields, h.length = b, fields, -1
 	var counts fieldCounts
-	tooMany := false
+	i, tooMany := 0, false
 	for {
 		n := bytes.IndexByte(b[i:], '\n')
 		if n < 1 || b[i+n-1] != '\r' {
-			return h, fields, malformed("a line does not end with CR LF")
+			return h, malformed("a line does not end with CR LF")
 		}
 		l, start := b[i:i+n-1], int32(i)
 		i += n + 1
+		if start == 0 {
+			if e := h.parseRequestLine(l); e != nil {
+				return h, e
+			}
+			continue
+		}
 		if len(l) == 0 {
 			break
 		}
 		c := bytes.IndexByte(l, ':')
 		if c <= 0 || !isToken(l[:c]) {
-			return h, fields, malformed("a field's name is not a token")
+			return h, malformed("a field's name is not a token")
 		}
 		v := l[c+1:]
 		if http1.HasControl(v) {
-			return h, fields, malformed("a field's value has control characters")
+			return h, malformed("a field's value has control characters")
 		}
-		if len(fields) == maxFields {
+		if len(h.fields) == maxFields {
 			tooMany = true
 			continue
 		}
@@ -71,22 +78,23 @@ func parseHead(b []byte, fields []fieldSpan) (h head, _ []fieldSpan, _ *openai.E
 			to--
 		}
 		f := fieldSpan{start, start + int32(c), start + int32(c+1+from), start + int32(c+1+to)}
-		fields = append(fields, f)
+		h.fields = append(h.fields, f)
+		h.lengths |= lengthBit(c)
 		if e := h.addField(l[:c], v[from:to], f, &counts); e != nil {
-			return h, fields, e
+			return h, e
 		}
 	}
 	if i != len(b) {
-		return h, fields, malformed("it goes on behind its end")
+		return h, malformed("it goes on behind its end")
 	}
 	h.whole = true
 	if tooMany {
-		return h, fields, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields: send fewer.", maxFields))
+		return h, openai.New(openai.HeadTooLarge, fmt.Sprintf("The request's head has more than %d fields: send fewer.", maxFields))
 	}
 	if a := b[h.authority[0]:h.authority[1]]; len(a) > 0 && !bytes.Equal(a, b[h.host[0]:h.host[1]]) {
-		return h, fields, malformed("the target is of another host than Host")
+		return h, malformed("the target is of another host than Host")
 	}
-	return h, fields, h.checkFraming(&counts)
+	return h, h.checkFraming(&counts)
 }
 
 func malformed(problem string) *openai.Error {
@@ -100,30 +108,25 @@ type fieldCounts struct {
 	connectionUpgrade                bool
 }
 
-// parseRequestLine reads the first line and returns where the next one begins.
-func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
-	line := bytes.IndexByte(b, '\n')
-	if line < 1 || b[line-1] != '\r' {
-		return 0, malformed("a line does not end with CR LF")
-	}
-	l := b[:line-1]
+// parseRequestLine reads the first line.
+func (h *head) parseRequestLine(l []byte) *openai.Error {
 	sp := bytes.IndexByte(l, ' ')
 	if sp <= 0 || !isToken(l[:sp]) {
-		return 0, malformed("the method is not a token")
+		return malformed("the method is not a token")
 	}
 	if string(l[:sp]) == "PROXY" {
-		return 0, malformed("it begins with the PROXY protocol: turn that off in what forwards to this port")
+		return malformed("it begins with the PROXY protocol: turn that off in what forwards to this port")
 	}
 	h.method = [2]int32{0, int32(sp)}
 	last := bytes.LastIndexByte(l, ' ')
 	if last == sp {
-		return 0, malformed("the request line is incomplete")
+		return malformed("the request line is incomplete")
 	}
 	target := l[sp+1 : last]
 	h.target = [2]int32{int32(sp + 1), int32(last)}
 	for _, c := range target {
 		if c <= ' ' || c >= 0x7f || c == '#' {
-			return 0, malformed("the target has characters that no target has")
+			return malformed("the target has characters that no target has")
 		}
 	}
 	switch string(l[last+1:]) {
@@ -131,16 +134,16 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 	case "HTTP/1.0":
 		h.http10 = true
 	default:
-		return 0, malformed("the protocol is not HTTP/1.1 or HTTP/1.0")
+		return malformed("the protocol is not HTTP/1.1 or HTTP/1.0")
 	}
 	if string(l[:sp]) == "CONNECT" {
-		return 0, openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
+		return openai.New(openai.MethodNotAllowed, "CONNECT is not served.")
 	}
 	if n := bytes.Index(target, []byte("://")); n > 0 && (http1.EqualFold(target[:n], "http") || http1.EqualFold(target[:n], "https")) {
 		n += len("://")
 		path := bytes.IndexByte(target[n:], '/')
 		if path <= 0 {
-			return 0, malformed("the target has no path")
+			return malformed("the target has no path")
 		}
 		from := h.target[0] + int32(n)
 		h.authority = [2]int32{from, from + int32(path)}
@@ -148,9 +151,9 @@ func (h *head) parseRequestLine(b []byte) (next int, _ *openai.Error) {
 		target = target[n+path:]
 	}
 	if len(target) == 0 || target[0] != '/' && (string(target) != "*" || string(l[:sp]) != "OPTIONS") {
-		return 0, malformed("the target is not a path")
+		return malformed("the target is not a path")
 	}
-	return line + 1, nil
+	return nil
 }
 
 // addField notes a field that frames the message or routes it.
@@ -236,29 +239,75 @@ func (h *head) checkFraming(counts *fieldCounts) *openai.Error {
 	return nil
 }
 
-func isToken(b []byte) bool {
-	for _, c := range b {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '!', c == '#', c == '$', c == '%', c == '&', c == '\'', c == '*', c == '+',
-			c == '-', c == '.', c == '^', c == '_', c == '`', c == '|', c == '~':
-		default:
-			return false
-		}
+// setRequest sets what the head says of the request.
+func (h *head) setRequest(q *Request) {
+	switch method := h.raw[h.method[0]:h.method[1]]; string(method) {
+	case "POST":
+		q.Method = "POST"
+	case "GET":
+		q.Method = "GET"
+	default:
+		setString(&q.Method, method)
 	}
-	return true
+	path, query, _ := bytes.Cut(h.raw[h.target[0]:h.target[1]], []byte{'?'})
+	setString(&q.Path, path)
+	setString(&q.Query, query)
+	setString(&q.Host, h.raw[h.host[0]:h.host[1]])
+	q.http10, q.webSocket = h.http10, h.upgrade
 }
 
-// isHost takes what a host and its port are written with: no user, no path, no list.
-func isHost(b []byte) bool {
-	if len(b) == 0 || len(b) > 255 {
-		return false
+// setString makes *s equal to b, without allocating where it is already.
+func setString(s *string, b []byte) {
+	if *s != string(b) {
+		*s = string(b)
 	}
+}
+
+// text is the head as a string that outlives the exchange.
+func (h *head) text() string {
+	if h.raw != nil {
+		h.copied, h.raw = string(h.raw), nil
+	}
+	return h.copied
+}
+
+// lengthBit is the bit for names of n bytes: most fields that are asked for are not there, and
+// no field has a name of their length.
+func lengthBit(n int) uint64 { return 1 << (n & 63) }
+
+// value returns the values of a field as Request.Header does.
+func (h *head) value(name string) (value string) {
+	if h.lengths&lengthBit(len(name)) == 0 {
+		return ""
+	}
+	text := h.text()
+	found := false
+	for _, f := range h.fields {
+		if int(f.colon-f.name) != len(name) || !strings.EqualFold(text[f.name:f.colon], name) {
+			continue
+		}
+		if found {
+			value += ", " + text[f.value:f.end]
+			continue
+		}
+		if value, found = text[f.value:f.end], true; !isThawField(name) {
+			break
+		}
+	}
+	return value
+}
+
+func isToken(b []byte) bool { return hasOnly(b, "!#$%&'*+.^_`|~") }
+
+// isHost accepts what a host and its port are written with: no user, no path, no list.
+func isHost(b []byte) bool { return len(b) > 0 && len(b) <= 255 && hasOnly(b, "._:[]%") }
+
+// hasOnly reports whether b has no characters but letters, digits, '-' and those of others.
+func hasOnly(b []byte, others string) bool {
 	for _, c := range b {
 		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '.', c == '-', c == '_', c == ':', c == '[', c == ']', c == '%':
-		default:
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-':
+		case strings.IndexByte(others, c) < 0:
 			return false
 		}
 	}

@@ -42,7 +42,8 @@ type Request struct {
 	// Opened is what [Options].Authorize has set for the Handler; nil where it was not asked.
 	Opened any
 
-	from exchange
+	from              exchange
+	http10, webSocket bool // what the client speaks, and asks for
 }
 
 // exchange is where a request came from: a connection behind the front, a request of a
@@ -51,9 +52,7 @@ type exchange interface {
 	header(name string) string
 	eachField(yield func(Field) bool)
 	context() *Context
-	isHTTP10() bool
 	isDraining() bool
-	asksWebSocket() bool
 }
 
 // Header returns the first value of the named field as it came, in whatever
@@ -65,7 +64,7 @@ func (r *Request) Header(name string) string { return r.from.header(name) }
 func isThawField(name string) bool { return strings.HasPrefix(name, "thaw-") }
 
 // IsHTTP10 reports whether the client speaks HTTP/1.0.
-func (r *Request) IsHTTP10() bool { return r.from.isHTTP10() }
+func (r *Request) IsHTTP10() bool { return r.http10 }
 
 // Fields yields the head's fields in their order and spelling.
 func (r *Request) Fields(yield func(Field) bool) { r.from.eachField(yield) }
@@ -81,7 +80,7 @@ func (r *Request) Draining() bool { return r.from.isDraining() }
 
 // AsksWebSocket reports whether the client asks to go on as a WebSocket, which only
 // requests for a path of [Options].Upgrades may.
-func (r *Request) AsksWebSocket() bool { return r.from.asksWebSocket() }
+func (r *Request) AsksWebSocket() bool { return r.webSocket }
 
 // StatusClientLeft in a Response without a Stream ends the connection without an answer.
 const StatusClientLeft = 499

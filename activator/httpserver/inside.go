@@ -35,7 +35,5 @@ func (o *ownExchange) eachField(yield func(Field) bool) {
 	}
 }
 
-func (o *ownExchange) context() *Context   { return o.ctx }
-func (o *ownExchange) isHTTP10() bool      { return false }
-func (o *ownExchange) isDraining() bool    { return o.draining() }
-func (o *ownExchange) asksWebSocket() bool { return false }
+func (o *ownExchange) context() *Context { return o.ctx }
+func (o *ownExchange) isDraining() bool  { return o.draining() }

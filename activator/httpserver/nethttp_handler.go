@@ -29,7 +29,10 @@ type NetHTTPHandler struct {
 }
 
 // NewNetHTTPHandler makes a handler; it starts nothing.
-func NewNetHTTPHandler(o Options) *NetHTTPHandler { return &NetHTTPHandler{o: o.withDefaults()} }
+func NewNetHTTPHandler(o Options) *NetHTTPHandler {
+	return &NetHTTPHandler{o: o.withDefaults(), requests: sync.Pool{New: func() any { return &handlerExchange{} }},
+		buffers: sync.Pool{New: func() any { return new([firstBuffer]byte) }}}
+}
 
 // Drain lets requests find Draining true from now on.
 func (h *NetHTTPHandler) Drain() { h.draining.Store(true) }
@@ -42,8 +45,7 @@ type handlerExchange struct {
 	res  Response
 	body []byte // kept for the next exchange where it is small
 
-	account string // what Authorize returned for body
-	charged int64  // what the handler counts for body
+	charge  Charge // for body, to what Authorize returned
 	pace    pacedReader
 	control http.ResponseController
 
@@ -73,9 +75,7 @@ func (e *handlerExchange) eachField(yield func(Field) bool) {
 	}
 }
 
-func (e *handlerExchange) isHTTP10() bool      { return !e.r.ProtoAtLeast(1, 1) }
-func (e *handlerExchange) isDraining() bool    { return e.h.draining.Load() }
-func (e *handlerExchange) asksWebSocket() bool { return false }
+func (e *handlerExchange) isDraining() bool { return e.h.draining.Load() }
 
 // context is the exchange's, made when it is first asked for.
 func (e *handlerExchange) context() *Context {
@@ -118,14 +118,11 @@ func (h *NetHTTPHandler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // Serve answers one request by a handler of its own.
 func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handler) {
-	e, ok := h.requests.Get().(*handlerExchange)
-	if !ok {
-		e = &handlerExchange{}
-	}
-	e.h, e.r = h, r
+	e := h.requests.Get().(*handlerExchange)
+	e.h, e.r, e.charge.Budget = h, r, h.o.Bodies
 	defer h.release(e)
 	q := &e.req
-	*q = Request{Method: r.Method, Host: r.Host, from: e}
+	*q = Request{Method: r.Method, Host: r.Host, from: e, http10: !r.ProtoAtLeast(1, 1)}
 	q.Path, q.Query, _ = strings.Cut(r.RequestURI, "?")
 	e.res = Response{Fields: e.res.Fields[:0]}
 	receiver, limit := h.o.receiverOf(q)
@@ -135,11 +132,10 @@ func (h *NetHTTPHandler) Serve(rw http.ResponseWriter, r *http.Request, by Handl
 		h.write(e, rw)
 		return
 	}
-	body, refusal, err := h.read(e, rw, r, receiver, limit)
+	refusal, err := h.read(e, rw, receiver, limit)
 	if err != nil {
 		panic(http.ErrAbortHandler) // the client is gone
 	}
-	q.Body = body
 	if refusal != nil {
 		EndUnread(rw, r)
 		h.o.setRefusal(q, &e.res, refusal.For(q.Path))
@@ -163,9 +159,7 @@ func EndUnread(rw http.ResponseWriter, r *http.Request) {
 // release gives back what is kept for the next exchange.
 func (h *NetHTTPHandler) release(e *handlerExchange) {
 	e.finish()
-	if e.charged > 0 {
-		e.h.o.Bodies.Add(e.account, -e.charged)
-	}
+	e.charge.Set(0)
 	fields, body := e.res.Fields, e.body
 	clear(fields)
 	if cap(body) > keepBody {
@@ -177,18 +171,13 @@ func (h *NetHTTPHandler) release(e *handlerExchange) {
 
 // setCharged counts bodies that are not small: these are a connection's own.
 func (e *handlerExchange) setCharged(n int) error {
-	if n <= keepBody && e.charged == 0 {
+	if n <= keepBody && e.charge.bytes == 0 {
 		return nil
 	}
-	if e.account == "" {
-		e.account = addressOf(e.r.RemoteAddr)
+	if e.charge.Account == "" {
+		e.charge.Account = addressOf(e.r.RemoteAddr)
 	}
-	more := int64(n) - e.charged
-	if err := e.h.o.Bodies.Add(e.account, more); err != nil {
-		return err
-	}
-	e.charged += more
-	return nil
+	return e.charge.Set(int64(n))
 }
 
 // authorize asks whether the body may be read; if not, v.res is the answer. It does not ask
@@ -200,31 +189,26 @@ func (h *NetHTTPHandler) authorize(e *handlerExchange, received bool) (ok bool) 
 	if h.o.Authorize == nil || small && !received && r.Header["Expect"] == nil {
 		return true
 	}
-	callHandler(func(q *Request, res *Response) { e.account, ok = h.o.Authorize(q, res) }, &e.req, &e.res, h.o.Logger)
+	callHandler(func(q *Request, res *Response) { e.charge.Account, ok = h.o.Authorize(q, res) }, &e.req, &e.res, h.o.Logger)
 	return ok
 }
 
 // read reads the body, or has a receiver read it. An error means that the client is gone.
-func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *http.Request, receiver Receiver, limit int64) (body []byte,
-	refusal *openai.Error, err error) {
-	if receiver == nil {
-		limit = h.o.MaxBody
-	}
-	if c := r.Header.Get("Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
-		return nil, openai.New(openai.UnsupportedEncoding, ""), nil
-	}
-	if receiver == nil && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0) {
-		return nil, nil, nil
-	}
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit), nil
+func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, receiver Receiver, limit int64) (*openai.Error, error) {
+	r := e.r
+	switch c := r.Header.Get("Content-Encoding"); {
+	case c != "" && !strings.EqualFold(c, "identity"):
+		return openai.New(openai.UnsupportedEncoding, ""), nil
+	case receiver == nil && (r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0):
+		return nil, nil
+	case r.ContentLength > limit:
+		return tooLarge(limit), nil
 	}
 	e.control = *http.NewResponseController(rw)
 	e.pace = pacedReader{o: &h.o, in: r.Body, conn: &e.control, from: time.Now()}
 	if receiver != nil {
-		refusal, err = receiveBody(receiver, &e.req, &e.pace, limit, h.o.Logger)
-		e.control.SetReadDeadline(time.Time{})
-		return nil, refusal, err
+		defer e.control.SetReadDeadline(time.Time{})
+		return receiveBody(receiver, &e.req, &e.pace, limit, h.o.Logger)
 	}
 	size := -1
 	if r.ContentLength > 0 {
@@ -232,23 +216,23 @@ func (h *NetHTTPHandler) read(e *handlerExchange, rw http.ResponseWriter, r *htt
 		// a client that leaves only then.
 		size = int(r.ContentLength) + 1
 	}
-	if body, err = readBody(&e.pace, e.body[:0], size, h.o.MaxBody, e); err == nil {
+	body, err := readBody(&e.pace, e.body[:0], size, limit, e)
+	if err == nil {
 		e.control.SetReadDeadline(time.Time{})
-		if e.body = body; len(body) == 0 {
-			return nil, nil, nil
+		if e.body = body; len(body) > 0 {
+			e.req.Body = body
 		}
-		return body, nil, nil
+		return nil, nil
 	}
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, tooLarge(large.Limit), nil
+		return tooLarge(large.Limit), nil
 	case errors.Is(err, errTooLarge), errors.Is(err, ErrBudgetUsed), errors.Is(err, ErrShareUsed), errors.Is(err, os.ErrDeadlineExceeded):
 	case context.Cause(r.Context()) == nil && !errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
+		return openai.New(openai.InvalidRequest, "The request's body is not well formed."), nil
 	}
-	refusal, err = bodyRefusal(err, h.o.MaxBody)
-	return nil, refusal, err
+	return bodyRefusal(err, limit)
 }
 
 func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
@@ -261,10 +245,7 @@ func (h *NetHTTPHandler) write(e *handlerExchange, rw http.ResponseWriter) {
 	}
 	defer e.finish() // after the stream: the other way round its end would look like a cancel
 	defer closeStream(res.Stream, h.o.Logger)
-	buf, ok := h.buffers.Get().(*[firstBuffer]byte)
-	if !ok {
-		buf = new([firstBuffer]byte)
-	}
+	buf := h.buffers.Get().(*[firstBuffer]byte)
 	defer h.buffers.Put(buf)
 	writeResponse(rw, e.r.Method, res, func(p []byte) (int, error) {
 		n, err := readStream(res.Stream, p, h.o.Logger)

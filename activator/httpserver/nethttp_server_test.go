@@ -25,7 +25,9 @@ func newNetHTTPServer(o Options) Server {
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if state == http.StateIdle { // the answer is out
-				c.(*netHTTPConn).setPhase(idle)
+				c := c.(*netHTTPConn)
+				c.slot.SetIdle(true)
+				c.state.setPhase(idle)
 			}
 		},
 	}
@@ -83,9 +85,9 @@ func (c *netHTTPConn) Read(p []byte) (int, error) {
 }
 
 func (c *netHTTPConn) isBusy() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.phase == busy
+	c.state.mu.Lock()
+	defer c.state.mu.Unlock()
+	return c.state.phase == busy
 }
 
 // SetReadDeadline ends a pending Read.

@@ -27,12 +27,15 @@ func (r *Request) closeReceived() {
 	}
 }
 
-// receiverOf is the receiver of a request's body, with the body's bound; nil: memory.
-func (o *Options) receiverOf(q *Request) (Receiver, int64) {
-	if o.Receive == nil {
-		return nil, 0
+// receiverOf is the receiver of a request's body, nil: memory, and the body's bound.
+func (o *Options) receiverOf(q *Request) (r Receiver, limit int64) {
+	if o.Receive != nil {
+		r, limit = o.Receive(q)
 	}
-	return o.Receive(q)
+	if r == nil {
+		limit = o.MaxBody
+	}
+	return r, limit
 }
 
 // receivedBody is a body as its receiver reads it. Its error is told apart from the

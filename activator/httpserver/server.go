@@ -3,8 +3,10 @@ package httpserver
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +25,7 @@ type server struct {
 	watchFailed bool     // there is none to be had, or no longer
 	listeners   map[net.Listener]struct{}
 	conns       map[*conn]struct{}
-	empty       chan struct{} // made by Shutdown, closed when the last wire is gone
+	empty       chan struct{} // made by Shutdown, closed when the last connection is gone
 }
 
 func newServer(o Options) *server {
@@ -116,10 +118,7 @@ func (s *server) remove(c *conn) {
 
 func (s *server) each(f func(*conn)) {
 	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range all {
 		f(c)
@@ -138,16 +137,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 		s.empty = nil
 	}
 	s.mu.Unlock()
-	s.each(func(c *conn) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.phase == idle {
-			c.Conn.Close()
-		}
-		if c.onDrain != nil {
-			go c.onDrain()
-		}
-	})
+	s.each(func(c *conn) { c.state.drain() })
 
 	var err error
 	select {
@@ -155,7 +145,7 @@ func (s *server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 		s.cutting.Store(true)
-		s.each(func(c *conn) { c.clientLeft(ErrDraining) })
+		s.each(func(c *conn) { c.state.clientLeft(ErrDraining) })
 		if !waitFor(empty, s.o.CutGrace) {
 			s.each(func(c *conn) { c.Conn.Close() })
 			waitFor(empty, time.Second) // a handler that ignores its context is left behind

@@ -18,21 +18,13 @@ type Upgraded struct {
 
 // upgrade gives the connection to f, and ends it behind f.
 func (c *conn) upgrade(f func(*Upgraded)) {
-	u := &Upgraded{w: c, leftover: append([]byte(nil), c.buf[c.r:c.w]...), ctx: &Context{}}
-	c.mu.Lock()
-	c.ctx = u.ctx
-	switch {
-	case c.closed, c.gone:
-		u.ctx.End(ErrGone)
-	case c.s.cutting.Load():
-		u.ctx.End(ErrDraining)
-	}
-	c.mu.Unlock()
-	c.grown = 0
-	c.setCharged(0)
-	c.buf, c.large, c.fields, c.text = nil, nil, nil, "" // a socket may live for days
-	c.r, c.w = 0, 0
-	c.readBy(time.Time{})
+	u := &Upgraded{w: c, leftover: append([]byte(nil), c.in.buf[c.in.r:c.in.w]...)}
+	c.state.setPhase(upgraded)
+	u.ctx = c.state.context()
+	c.body.large, c.body.grown, c.head = nil, 0, head{} // a socket may live for days
+	c.body.reset()
+	c.in.buf, c.in.r, c.in.w = nil, 0, 0
+	c.in.SetReadDeadline(time.Time{})
 	defer func() {
 		if p := recover(); p != nil {
 			c.s.o.Logger.Error("an upgraded connection panicked", "panic", p, "stack", string(debug.Stack()))
@@ -62,7 +54,7 @@ func (u *Upgraded) Refuse(e *openai.Error) {
 }
 
 // Write sends p; a client that does not read it in time is reset.
-func (u *Upgraded) Write(p []byte) (int, error) { return u.w.write(p) }
+func (u *Upgraded) Write(p []byte) (int, error) { return u.w.out.write(p) }
 
 // Close ends the connection, and a Read and a Write that wait. It may be called again.
 func (u *Upgraded) Close() error { return u.w.Conn.Close() }
@@ -74,11 +66,5 @@ func (u *Upgraded) Context() *Context { return u.ctx }
 // OnDrain has f called, in a goroutine of its own, when the server begins to shut down: at
 // once where it has. It is called once, before anything else.
 func (u *Upgraded) OnDrain(f func()) {
-	u.w.mu.Lock()
-	defer u.w.mu.Unlock()
-	if u.w.s.draining.Load() {
-		go f()
-		return
-	}
-	u.w.onDrain = f
+	u.w.state.setOnDrain(f)
 }

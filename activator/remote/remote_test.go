@@ -298,7 +298,7 @@ func TestAddresses(t *testing.T) {
 	// A name that leads to a private address is refused when it is dialled.
 	target := s.find(cloud)
 	c := &Call{t: target}
-	_, err := s.trust.DialPublic(t.Context(), net.Dialer{}, "10.255.255.1:443")
+	_, err := s.trust.DialPublic(t.Context(), net.Dialer{}, "tcp", "10.255.255.1:443")
 	if got := c.describeDial(err); !strings.Contains(got, "10.255.255.1 is not public") {
 		t.Error(got)
 	}

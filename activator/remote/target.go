@@ -111,7 +111,7 @@ func (t *target) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if host, _, err := net.SplitHostPort(addr); err == nil && functions.IsLoopbackHost(host) {
 		return httpsource.DialLoopback(ctx, d, addr)
 	}
-	return t.owner.trust.DialPublic(ctx, d, addr)
+	return t.owner.trust.DialPublic(ctx, d, "tcp", addr)
 }
 
 // path is where an endpoint is at the other side. What is not below /v1 is beside it.

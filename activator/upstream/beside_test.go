@@ -45,7 +45,7 @@ func TestTake(t *testing.T) {
 				p.conns[&conn{}] = struct{}{}
 			}
 			for _, at := range x.sent {
-				k := &conn{socket: &socket{}, sentAt: time.Now().Add(at)}
+				k := &conn{transport: transport{socket: &socket{}}, sentAt: time.Now().Add(at)}
 				p.conns[k] = struct{}{}
 				p.idle = append(p.idle, k)
 			}

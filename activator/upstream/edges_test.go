@@ -52,16 +52,16 @@ func readAnswer(raw string, sizes []int, size int, headOnly bool) (res *Response
 	p := make([]byte, size)
 	for range len(raw) + 2 {
 		var n int
-		n, err = k.read(p)
+		n, err = k.Read(p)
 		body += string(p[:n])
 		if err != nil {
 			break
 		}
 	}
-	if n, again := k.read(p); n != 0 || again == nil {
+	if n, again := k.Read(p); n != 0 || again == nil {
 		err = fmt.Errorf("it reads on behind %w", err)
 	}
-	return res, body, k.reader.Buffered() + len(nc.left), err
+	return res, body, k.answer.in.Buffered() + len(nc.left), err
 }
 
 // TestAnswersAtEverySplit: an answer is the same in whatever pieces it comes and is read, ends
@@ -100,9 +100,9 @@ func TestAnswersAtEverySplit(t *testing.T) {
 			}
 			res, body, left, err := readAnswer(raw, sizes, size, x.headOnly)
 			if res.Status != x.status || res.Length != x.length || body != x.body || err != io.EOF || fmt.Sprint(res.Fields) != x.fields ||
-				!x.toEnd && left != len(behind) || x.toEnd != res.k.close {
+				!x.toEnd && left != len(behind) || x.toEnd != res.k.answer.close {
 				t.Fatalf("%q, %s: %d, length %d, %v, %q, %v, %d bytes left, closes %v", raw, how,
-					res.Status, res.Length, res.Fields, body, err, left, res.k.close)
+					res.Status, res.Length, res.Fields, body, err, left, res.k.answer.close)
 			}
 		}
 		rng := rand.New(rand.NewPCG(1, 2))
@@ -181,8 +181,8 @@ func TestEdgesOfAnswers(t *testing.T) {
 	}
 	for value, closes := range map[string]bool{"close": true, "Close": true, "keep-alive": false, "closed": false} {
 		res, _, _, err := readAnswer(ok+"connection: "+value+"\r\nconnection: x\r\n"+body, nil, 100, false)
-		if err != io.EOF || res.k.close != closes {
-			t.Errorf("connection: %s: closes %v, %v", value, res.k.close, err)
+		if err != io.EOF || res.k.answer.close != closes {
+			t.Errorf("connection: %s: closes %v, %v", value, res.k.answer.close, err)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func TestEndedIdleConnections(t *testing.T) {
 		r.Close()
 	}
 	for _, k := range c.peers[e.addr].idle {
-		testkit.Eventually(t, "an idle connection has not ended", func() bool { return k.look() == ended })
+		testkit.Eventually(t, "an idle connection has not ended", func() bool { return k.transport.look() == ended })
 	}
 	answered <- struct{}{}
 	r, err := c.Do(t.Context(), &Request{Addr: e.addr, Method: "GET", Path: "/stays"})
@@ -340,7 +340,7 @@ func TestStrayBeforeEachRequest(t *testing.T) {
 		if opened++; opened <= maxUnsolicited {
 			io.WriteString(engine, whole("stray"))
 			k := newConn(New(Options{}), "", nc)
-			testkit.Eventually(t, "no stray bytes on the connection", func() bool { return k.look() == spoke })
+			testkit.Eventually(t, "no stray bytes on the connection", func() bool { return k.transport.look() == spoke })
 		} else {
 			go func() {
 				http.ReadRequest(bufio.NewReader(engine))
@@ -497,15 +497,15 @@ func TestRest(t *testing.T) {
 		}
 	}
 	// Of plain and secure ones each request takes its own kind.
-	plain, secure := &conn{}, &conn{secure: true}
+	plain, secure := &conn{}, &conn{transport: transport{under: &pollable{}}}
 	for _, want := range []*conn{plain, secure} {
 		for _, idle := range [][]*conn{{plain, secure}, {secure, plain}} {
 			p := &peer{idle: append([]*conn{}, idle...)}
-			if k, rested := p.take(want.secure, false); k != want || !rested || len(p.idle) != 1 || p.idle[0] == want {
-				t.Errorf("secure %v: %p of %p, %p", want.secure, k, plain, secure)
+			if k, rested := p.take(want == secure, false); k != want || !rested || len(p.idle) != 1 || p.idle[0] == want {
+				t.Errorf("secure %v: %p of %p, %p", want == secure, k, plain, secure)
 			}
-			if k, _ := p.take(want.secure, false); k != nil {
-				t.Errorf("secure %v: another is taken", want.secure)
+			if k, _ := p.take(want == secure, false); k != nil {
+				t.Errorf("secure %v: another is taken", want == secure)
 			}
 		}
 	}

@@ -77,10 +77,10 @@ func (p *peer) take(secure, framed bool) (k *conn, rested bool) {
 	at := -1
 	for i := len(p.idle) - 1; i >= 0 && !rested; i-- {
 		k := p.idle[i]
-		if k.secure != secure {
+		if (k.transport.under != nil) != secure {
 			continue
 		}
-		rested = now.IsZero() || k.socket == nil || p.rest < minRest || now.Sub(k.sentAt) >= p.rest
+		rested = now.IsZero() || k.transport.socket == nil || p.rest < minRest || now.Sub(k.sentAt) >= p.rest
 		if rested || at < 0 {
 			at = i
 		}
@@ -279,12 +279,12 @@ func (c *Client) Traffic(addr string) functions.Traffic {
 	c.mu.Unlock()
 	t := functions.Traffic{LastByte: unixTime(p.lastByte.Load())}
 	for _, k := range all {
-		sent := k.begunAt.Load()
+		sent := k.exchange.begunAt.Load()
 		if sent == 0 {
 			continue
 		}
 		t.InFlight++
-		if at := unixTime(sent); !k.bodyBegan.Load() && (t.Waiting.IsZero() || at.Before(t.Waiting)) {
+		if at := unixTime(sent); !k.exchange.bodyBegan.Load() && (t.Waiting.IsZero() || at.Before(t.Waiting)) {
 			t.Waiting = at
 		}
 	}

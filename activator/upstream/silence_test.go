@@ -23,7 +23,7 @@ func idlePresence(c *Client, addr string) presence {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[addr]; p != nil && len(p.idle) > 0 {
-		return p.idle[len(p.idle)-1].look()
+		return p.idle[len(p.idle)-1].transport.look()
 	}
 	return ended
 }
@@ -341,7 +341,7 @@ func BenchmarkLook(b *testing.B) {
 	r.Close()
 	b.ReportAllocs()
 	for b.Loop() {
-		if k.look() != silent {
+		if k.transport.look() != silent {
 			b.Fatal("it is not silent")
 		}
 	}

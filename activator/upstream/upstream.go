@@ -166,7 +166,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			}
 			return nil, &Error{Addr: r.Addr, Kind: kind, Err: err}
 		}
-		res, err := k.exchange(ctx, r)
+		res, err := k.roundTrip(ctx, r)
 		if err == nil {
 			if early && !k.early && res.Status < 400 {
 				c.markUnsolicited(r.Addr) // it is no engine that answers before it has read the body
@@ -175,7 +175,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 			res.takeUnsolicited()
 			return res, nil
 		}
-		k.endExchange()
+		k.exchange.end()
 		k.closeConn()
 		failed := k.failed(ErrNoAnswer, err)
 		failed.Resent = resent
@@ -196,7 +196,7 @@ func (c *Client) send(ctx context.Context, r *Request) (*Response, error) {
 		case errors.Is(err, errEarly):
 			reuse, early = false, true
 			continue
-		case failed.Kind == ErrNoAnswer && !k.wasAborted() && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
+		case failed.Kind == ErrNoAnswer && !errors.Is(failed, ErrCut) && k.reused && !k.answered && !resent && time.Since(k.sentAt) < atOnce:
 			// The engine closed it while it was idle: the request was never read.
 			reuse, resent = false, true
 			continue
@@ -224,13 +224,12 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	if p := c.peers[addr]; p != nil && reuse {
 		if k, rested := p.take(secure, c.o.Framed); k != nil {
 			c.count--
-			c.mu.Unlock()
 			if rested {
+				c.mu.Unlock()
 				k.reused = true
 				return k, nil
 			}
 			defer k.closeConn() // when the new one is there: what is known of the peer stays
-			c.mu.Lock()
 		}
 	}
 	c.mu.Unlock()
@@ -245,7 +244,15 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	}
 	k := newConn(c, addr, nc)
 	if secure {
-		if err := k.startTLS(ctx); err != nil {
+		var config *tls.Config
+		if c.o.TLS != nil {
+			config = c.o.TLS(addr)
+		}
+		if config == nil {
+			nc.Close()
+			return nil, fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", addr)
+		}
+		if err := k.transport.startTLS(ctx, config); err != nil {
 			return nil, err
 		}
 	}
@@ -256,28 +263,6 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	k.watched = p.answers >= minAnswers && len(p.conns) > 1 && !secure && !c.o.Framed
 	c.mu.Unlock()
 	return k, nil
-}
-
-// startTLS makes a new connection TLS, or closes it.
-func (c *conn) startTLS(ctx context.Context) error {
-	var config *tls.Config
-	if c.c.o.TLS != nil {
-		config = c.c.o.TLS(c.addr)
-	}
-	if config == nil {
-		c.netConn.Close()
-		return fmt.Errorf("%s is to be reached over TLS, and no certificate of it is known: no agent of this server answers there", c.addr)
-	}
-	c.secure, c.asker = true, nil
-	c.under = &pollable{Conn: c.netConn, socket: c.socket}
-	conn := tls.Client(c.under, config)
-	c.netConn = conn
-	c.reader.Reset(conn)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		conn.NetConn().Close()
-		return err
-	}
-	return nil
 }
 
 // AbortThrough ends every exchange with addr as if the engine had died, for an engine that is known
@@ -333,13 +318,9 @@ func (c *Client) sweepIdle() {
 		}
 		old = append(old, l[:n]...)
 		c.count -= n
-		if n > 0 {
-			p.idle = append([]*conn(nil), l[n:]...)
+		if p.idle = slices.Delete(l, 0, n); len(p.idle) > 0 {
+			next = min(next, c.o.IdleTimeout-now.Sub(p.idle[0].idleSince))
 		}
-		if n == len(l) {
-			continue
-		}
-		next = min(next, c.o.IdleTimeout-now.Sub(l[n].idleSince))
 	}
 	if c.count > 0 && !c.closed {
 		c.sweep.Reset(max(next, time.Millisecond))
@@ -404,25 +385,21 @@ func (r *Response) Read(p []byte) (int, error) {
 	if r.body != nil {
 		return r.body.Read(p)
 	}
-	return r.k.read(p)
+	return r.k.Read(p)
 }
 
 // Filter has Read read from what f makes of the body, whose length is unknown then. It is
 // called before the first Read.
 func (r *Response) Filter(f func(body io.Reader) io.Reader) {
-	r.body, r.Length = f(bodyReader{r.k}), -1
+	r.body, r.Length = f(r.k), -1
 }
-
-type bodyReader struct{ k *conn }
-
-func (b bodyReader) Read(p []byte) (int, error) { return b.k.read(p) }
 
 // LimitSilence sets how long the engine may be silent from now on, until the next
 // call; a Read that finds it longer silent fails with [ErrSilent], at most an
 // eighth of d late.
 func (r *Response) LimitSilence(d time.Duration) {
 	if r.k != nil {
-		r.k.limitSilence(d)
+		r.k.transport.limitSilence(time.Now(), d, d/8)
 	}
 }
 

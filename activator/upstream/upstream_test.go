@@ -725,7 +725,7 @@ func FuzzAnswer(f *testing.F) {
 		var err error
 		for range len(raw) + 2 {
 			var n int
-			n, err = k.read(p)
+			n, err = k.Read(p)
 			got = append(got, p[:n]...)
 			if err != nil {
 				break

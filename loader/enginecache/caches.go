@@ -50,8 +50,7 @@ type Options struct {
 // Caches are the compile caches of one node. Its methods are safe for concurrent use.
 type Caches struct {
 	o    Options
-	once sync.Once
-	fail error // of once
+	open func() error // makes the folder, once
 
 	mu sync.Mutex // one eviction at a time
 }
@@ -61,7 +60,9 @@ func New(o Options) *Caches {
 	o.Budget = cmp.Or(o.Budget, 8<<30)
 	o.MaxBytes = cmp.Or(o.MaxBytes, 2<<30)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	return &Caches{o: o}
+	c := &Caches{o: o}
+	c.open = sync.OnceValue(c.makeFolder)
+	return c
 }
 
 // CacheUse is one engine's hold on a cache.
@@ -84,22 +85,19 @@ const (
 	newPrefix = ".new-"
 )
 
-func (c *Caches) open() error {
-	c.once.Do(func() {
-		if c.fail = os.MkdirAll(c.o.Dir, 0o700); c.fail != nil {
-			return
+func (c *Caches) makeFolder() error {
+	if err := os.MkdirAll(c.o.Dir, 0o700); err != nil {
+		return err
+	}
+	list, err := os.ReadDir(c.o.Dir)
+	for _, e := range list {
+		// An hour: another process may share the folder for a moment, when
+		// one agent takes over from another.
+		if fi, ierr := e.Info(); strings.HasPrefix(e.Name(), newPrefix) && ierr == nil && time.Since(fi.ModTime()) > time.Hour {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(c.o.Dir, e.Name())))
 		}
-		list, err := os.ReadDir(c.o.Dir)
-		for _, e := range list {
-			// An hour: another process may share the folder for a moment, when
-			// one agent takes over from another.
-			if fi, ierr := e.Info(); strings.HasPrefix(e.Name(), newPrefix) && ierr == nil && time.Since(fi.ModTime()) > time.Hour {
-				err = errors.Join(err, os.RemoveAll(filepath.Join(c.o.Dir, e.Name())))
-			}
-		}
-		c.fail = err
-	})
-	return c.fail
+	}
+	return err
 }
 
 // Acquire returns the cache of a key, and makes an empty one if there is none. shared

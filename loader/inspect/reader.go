@@ -145,7 +145,10 @@ func (r *rangeReader) ReadAt(b []byte, off int64) (int, error) {
 				if r.r.ctx.Err() != nil {
 					return context.Cause(r.r.ctx)
 				}
-				return source.WithFile(asSourceError(err), r.f.Name)
+				if source.KindOf(err) == "" {
+					err = &source.Error{Kind: source.Malformed, Detail: "the body ended early", Err: err}
+				}
+				return source.WithFile(err, r.f.Name)
 			}
 			return nil
 		})
@@ -157,13 +160,6 @@ func (r *rangeReader) ReadAt(b []byte, off int64) (int, error) {
 		return len(b), io.EOF
 	}
 	return len(b), nil
-}
-
-func asSourceError(err error) error {
-	if source.KindOf(err) != "" {
-		return err
-	}
-	return &source.Error{Kind: source.Malformed, Detail: "the body ended early", Err: err}
 }
 
 // adapters returns those that lie in folders of the source.

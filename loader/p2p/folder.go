@@ -219,25 +219,17 @@ func (s *PeerSource) Plan(ctx context.Context, location string, also source.Glob
 	if err != nil {
 		return source.Plan{}, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+listPath+"?"+url.Values{"folder": {folder}}.Encode(), nil)
+	r, err := httpsource.Send(ctx, s.node.http, http.MethodGet, at+listPath+"?"+url.Values{"folder": {folder}}.Encode(), location, "", nil)
 	if err != nil {
-		return source.Plan{}, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
-	}
-	r, err := s.node.http.Do(req)
-	if err != nil {
-		return source.Plan{}, httpsource.Network(ctx, location, "", err)
+		return source.Plan{}, err
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return source.Plan{}, s.responseError(r, location, "")
 	}
-	raw, err := httpsource.ReadBody(r, maxList, location)
-	if err != nil {
-		return source.Plan{}, err
-	}
 	var list folderList
-	if json.Unmarshal(raw, &list) != nil {
-		return source.Plan{}, &source.Error{Kind: source.Malformed, Source: location, Detail: "the listing is not what a node gives"}
+	if err := httpsource.Decode(r, maxList, location, json.Unmarshal, &list, "the listing is not what a node gives"); err != nil {
+		return source.Plan{}, err
 	}
 	var plan source.Plan
 	for _, f := range list.Files {

@@ -131,12 +131,6 @@ func (n *Node) swarm(key string) *swarm {
 	return n.swarms[key]
 }
 
-func (n *Node) removeSwarm(key string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.swarms, key)
-}
-
 // The states of a plan at a node.
 const (
 	stateNone      = "none"

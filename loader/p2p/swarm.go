@@ -187,10 +187,8 @@ func (s *swarm) receive(n Peer, w announcement) {
 		return
 	}
 	if p == nil {
-		p = &member{peer: n, excluded: s.excluded[n.ID]}
-		p.ctx, p.cancel = context.WithCancel(context.Background()) // cancelReads and Leave end it
+		p = &member{peer: n, excluded: s.excluded[n.ID], gone: true}
 		s.members[n.ID] = p
-		s.view++
 	}
 	if n.URL != "" && p.peer.URL != n.URL {
 		p.peer.URL = n.URL
@@ -198,7 +196,7 @@ func (s *swarm) receive(n Peer, w announcement) {
 	}
 	if p.gone {
 		p.gone = false
-		p.ctx, p.cancel = context.WithCancel(context.Background())
+		p.ctx, p.cancel = context.WithCancel(context.Background()) // cancelReads and Leave end it
 		s.view++
 	}
 	if all := w.State == statePublished; all != p.all {
@@ -473,7 +471,9 @@ func (s *swarm) Exclude(file string) (sent map[string][]int) {
 func (s *swarm) Leave() {
 	s.cancel(nil)
 	s.wg.Wait()
-	s.node.removeSwarm(s.key)
+	s.node.mu.Lock()
+	delete(s.node.swarms, s.key)
+	s.node.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.members {

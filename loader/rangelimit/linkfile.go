@@ -18,9 +18,8 @@ type LinkFile struct {
 	file string // "" keeps nothing
 	now  func() time.Time
 
-	mu     sync.Mutex // guards all below, and writing the file
-	loaded bool
-	byHost map[string]Link
+	mu     sync.Mutex      // guards all below, and writing the file
+	byHost map[string]Link // nil before load
 }
 
 // Link is what a source was like at the end of a download.
@@ -78,10 +77,9 @@ func (f *LinkFile) Put(host string, p Link) {
 
 // load reads the file once; mu is held. An unreadable file counts as empty.
 func (f *LinkFile) load() {
-	if f.loaded {
+	if f.byHost != nil {
 		return
 	}
-	f.loaded = true
 	if f.file != "" {
 		if raw, err := os.ReadFile(f.file); err != nil || len(raw) > 1<<20 || json.Unmarshal(raw, &f.byHost) != nil || len(f.byHost) > maxLinks {
 			f.byHost = nil

@@ -40,7 +40,7 @@ type Entry struct {
 	// Path is the folder with the files under their own names.
 	Path     string    `json:"-"`
 	LastUsed time.Time `json:"-"`
-	// Leased: a process uses it. PinnedByUser: Pin was called. Pinned is either of the
+	// Leased: a process uses it. PinnedByUser: it has a pin. Pinned is either of the
 	// two; then it is not evicted.
 	Leased, PinnedByUser, Pinned bool `json:"-"`
 }
@@ -56,20 +56,16 @@ func (e Entry) Open(name string) (*os.File, error) {
 	return f, diskError(name, err)
 }
 
-// Pin protects a checkpoint from eviction until Unpin, also across restarts. Remove
-// and Verify ignore it.
-func (s *Store) Pin(digest string) error { return s.setPin(digest, true) }
-
-func (s *Store) Unpin(digest string) error { return s.setPin(digest, false) }
-
-func (s *Store) setPin(digest string, setPin bool) error {
+// SetPin sets or removes a checkpoint's pin, which protects it from eviction, also across
+// restarts. Remove and Verify ignore it.
+func (s *Store) SetPin(digest string, pinned bool) error {
 	_, lease, err := s.Acquire(digest)
 	if err != nil {
 		return err
 	}
 	defer lease.Release()
 	mark := filepath.Join(filepath.Dir(lease.f.Name()), pinName)
-	if !setPin {
+	if !pinned {
 		return diskError("", ignoreMissing(os.Remove(mark)))
 	}
 	return diskError("", durable.WriteFile(mark, nil, 0o644))
@@ -131,10 +127,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 	if err != nil {
 		return Entry{}, nil, err
 	}
-	dir := s.path("checkpoints", h)
-	if _, err := os.Stat(dir); err != nil {
-		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
-	}
+	dir := s.layout.path("checkpoints", h)
 	f, err := lockFile(filepath.Join(dir, "lease"), false, true)
 	if errors.Is(err, os.ErrNotExist) {
 		return Entry{}, nil, &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
@@ -156,7 +149,7 @@ func (s *Store) Acquire(digest string) (Entry, *Lease, error) {
 // are nil if path is not a checkpoint of this store.
 func (s *Store) AcquirePath(path string) (*Lease, error) {
 	dir := filepath.Dir(path)
-	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.path("checkpoints", h) {
+	if h := filepath.Base(dir); filepath.Base(path) == "files" && isHex(h, 64) && dir == s.layout.path("checkpoints", h) {
 		_, lease, err := s.Acquire("sha256:" + h)
 		return lease, err
 	}
@@ -164,7 +157,7 @@ func (s *Store) AcquirePath(path string) (*Lease, error) {
 }
 
 func (s *Store) entry(h string) (Entry, error) {
-	dir := s.path("checkpoints", h)
+	dir := s.layout.path("checkpoints", h)
 	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return Entry{}, err
@@ -202,7 +195,7 @@ const minBlock = 512
 // List returns the published checkpoints, last used first.
 func (s *Store) List() ([]Entry, error) {
 	var out []Entry
-	err := s.locked(func() (err error) {
+	err := s.layout.locked(func() (err error) {
 		out, err = s.list()
 		return err
 	})
@@ -212,7 +205,7 @@ func (s *Store) List() ([]Entry, error) {
 // list returns the entries; the caller holds the store's lock, because probing a lease
 // takes it for a moment.
 func (s *Store) list() ([]Entry, error) {
-	dirs, err := os.ReadDir(s.path("checkpoints"))
+	dirs, err := os.ReadDir(s.layout.path("checkpoints"))
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +219,7 @@ func (s *Store) list() ([]Entry, error) {
 			s.o.Log.Warn("checkpoint cannot be read", "digest", d.Name(), "err", err)
 			continue
 		}
-		f, err := lockFile(s.path("checkpoints", d.Name(), "lease"), true, false)
+		f, err := lockFile(s.layout.path("checkpoints", d.Name(), "lease"), true, false)
 		switch {
 		case errors.Is(err, errBusy):
 			e.Leased, e.Pinned = true, true
@@ -286,7 +279,7 @@ func (s *Store) Verify(ctx context.Context, digest string) error {
 	if first == nil {
 		return nil
 	}
-	if err := s.locked(func() error { return s.quarantine(e, folder, bad) }); err != nil {
+	if err := s.layout.locked(func() error { return s.quarantine(e, folder, bad) }); err != nil {
 		if source.KindOf(err) == source.Missing {
 			return err
 		}
@@ -325,13 +318,13 @@ func (s *Store) quarantine(e Entry, folder os.FileInfo, bad []os.FileInfo) error
 		if !drop {
 			continue
 		}
-		if err := s.discard(filepath.Dir(other.Path)); err != nil {
+		if err := s.layout.discard(filepath.Dir(other.Path)); err != nil {
 			return err
 		}
 	}
 	for tree := range found {
 		s.quarantined.Add(1)
-		if name := s.blob(tree); isBad(name) {
+		if name := s.layout.blob(tree); isBad(name) {
 			if err := ignoreMissing(os.Remove(name)); err != nil {
 				return err
 			}

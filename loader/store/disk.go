@@ -37,6 +37,15 @@ func (l *fileLock) Close() error {
 	return errors.Join(unix.Flock(int(l.Fd()), unix.LOCK_UN), l.File.Close())
 }
 
+// remove deletes the file while it is locked, so that a process that opened it before notices
+// (lockFile), and unlocks it. A nil lock is no file.
+func (l *fileLock) remove() {
+	if l != nil {
+		_ = os.Remove(l.Name())
+		l.Close()
+	}
+}
+
 // lockFile opens path and locks it. The file may be unlinked while this waits (its
 // folder was evicted or committed), and a lock on an unlinked file excludes no other
 // process: then it starts again, and fails with os.ErrNotExist if the folder is gone.

@@ -8,7 +8,7 @@
 //	  checkpoints/<digest>/       published in one rename
 //	      manifest.json           what it is and where it came from
 //	      lease                   shared lock = in use; exclusive lock = being evicted
-//	      pin                     there: not evicted (Pin)
+//	      pin                     there: not evicted (SetPin)
 //	      files/…                 hard links to blobs under the files' own names
 //	  sources/<key>.json          which checkpoint a source's plan led to
 //	  known/<sha256>-<block>      the tree digest of a file whose sha256 its source names

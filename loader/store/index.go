@@ -25,36 +25,41 @@ func PlanKey(locationKey string, files []source.File) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// PlanIndex finds the checkpoints that plans led to, and the trees of files whose sha256
+// a source names. Its methods are safe for concurrent use.
+type PlanIndex struct{ layout *layout }
+
 // DigestOfPlan returns the digest of the published checkpoint of a plan; "" if there
 // is none.
-func (s *Store) DigestOfPlan(key string) string {
-	list, err := os.ReadDir(s.path("sources"))
+func (p *PlanIndex) DigestOfPlan(key string) string {
+	list, err := os.ReadDir(p.layout.path("sources"))
 	if err != nil {
 		return ""
 	}
 	for _, e := range list {
-		raw, err := os.ReadFile(s.path("sources", e.Name()))
-		var ix planIndex
-		if err != nil || json.Unmarshal(raw, &ix) != nil {
-			continue
-		}
-		files := make([]source.File, 0, len(ix.Files))
-		for _, f := range ix.Files {
-			files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
-		}
-		if PlanKey(ix.LocationKey, files) == key {
-			return s.ifPublished(ix.Digest)
+		raw, err := os.ReadFile(p.layout.path("sources", e.Name()))
+		var ix planRecord
+		if err == nil && json.Unmarshal(raw, &ix) == nil && ix.planKey() == key {
+			return p.ifPublished(ix.Digest)
 		}
 	}
 	return ""
 }
 
-// planIndex is the content of sources/<key>.json: the checkpoint that a plan led to.
-type planIndex struct {
+// planRecord is the content of sources/<key>.json: the checkpoint that a plan led to.
+type planRecord struct {
 	LocationKey string     `json:"location"` // with the patterns of files staged beside
 	Digest      string     `json:"digest"`
 	Block       int64      `json:"block"` // size of the blocks of the trees
 	Files       []planFile `json:"files"`
+}
+
+func (r *planRecord) planKey() string {
+	files := make([]source.File, 0, len(r.Files))
+	for _, f := range r.Files {
+		files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
+	}
+	return PlanKey(r.LocationKey, files)
 }
 
 type planFile struct {
@@ -64,64 +69,55 @@ type planFile struct {
 	Tree    string `json:"tree"`
 }
 
-func (s *Store) indexPath(locationKey string) string {
+func (p *PlanIndex) indexPath(locationKey string) string {
 	sum := sha256.Sum256([]byte(locationKey))
-	return s.path("sources", hex.EncodeToString(sum[:16])+".json")
+	return p.layout.path("sources", hex.EncodeToString(sum[:16])+".json")
 }
 
-func (s *Store) index(locationKey string) (planIndex, bool) {
-	raw, err := os.ReadFile(s.indexPath(locationKey))
-	var ix planIndex
+func (p *PlanIndex) index(locationKey string) (planRecord, bool) {
+	raw, err := os.ReadFile(p.indexPath(locationKey))
+	var ix planRecord
 	if err != nil || json.Unmarshal(raw, &ix) != nil || ix.LocationKey != locationKey {
-		return planIndex{}, false
+		return planRecord{}, false
 	}
 	return ix, true
 }
 
 // LastDigest returns the digest of the checkpoint that a place led to last; "" if it
 // never did, or if that checkpoint is gone.
-func (s *Store) LastDigest(locationKey string) string {
-	ix, _ := s.index(locationKey)
-	return s.ifPublished(ix.Digest)
+func (p *PlanIndex) LastDigest(locationKey string) string {
+	ix, _ := p.index(locationKey)
+	return p.ifPublished(ix.Digest)
 }
 
 // DigestOf returns the digest of the published checkpoint of these files in these
 // versions; "" if there is none.
-func (s *Store) DigestOf(locationKey string, files []source.File) string {
-	ix, ok := s.index(locationKey)
-	if !ok || len(ix.Files) != len(files) {
+func (p *PlanIndex) DigestOf(locationKey string, files []source.File) string {
+	ix, ok := p.index(locationKey)
+	if !ok || ix.planKey() != PlanKey(locationKey, files) {
 		return ""
 	}
-	byName := make(map[string]planFile, len(ix.Files))
-	for _, f := range ix.Files {
-		byName[f.Name] = f
-	}
-	for _, f := range files {
-		if k, ok := byName[f.Name]; !ok || k.Size != f.Size || k.Version != f.Version {
-			return ""
-		}
-	}
-	return s.ifPublished(ix.Digest)
+	return p.ifPublished(ix.Digest)
 }
 
-func (s *Store) ifPublished(digest string) string {
+func (p *PlanIndex) ifPublished(digest string) string {
 	h, err := ParseDigest(digest)
 	if err != nil {
 		return ""
 	}
-	if _, err := os.Stat(s.path("checkpoints", h, "manifest.json")); err != nil {
+	if _, err := os.Stat(p.layout.path("checkpoints", h, "manifest.json")); err != nil {
 		return ""
 	}
 	return digest
 }
 
 // knownTrees returns, per file, the tree digest of its bytes if known before they arrive.
-func (s *Store) knownTrees(locationKey string, files []source.File, block int64) []string {
+func (p *PlanIndex) knownTrees(locationKey string, files []source.File, block int64) []string {
 	out := make([]string, len(files))
-	ix, _ := s.index(locationKey)
+	ix, _ := p.index(locationKey)
 	for i, f := range files {
 		if f.SHA256 != "" {
-			out[i] = s.treeOfSHA256(f.SHA256, block)
+			out[i] = p.treeOfSHA256(f.SHA256, block)
 			continue
 		}
 		for _, k := range ix.Files {
@@ -134,17 +130,17 @@ func (s *Store) knownTrees(locationKey string, files []source.File, block int64)
 }
 
 // knownPath is the file that holds the tree digest of the bytes with this sha256.
-func (s *Store) knownPath(sha string, block int64) string {
-	return s.path("known", fmt.Sprintf("%s-%d", sha, block))
+func (p *PlanIndex) knownPath(sha string, block int64) string {
+	return p.layout.path("known", fmt.Sprintf("%s-%d", sha, block))
 }
 
 // treeOfSHA256 returns the tree digest of the blob whose sha256 a source named; "" if it
 // is unknown.
-func (s *Store) treeOfSHA256(sha string, block int64) string {
+func (p *PlanIndex) treeOfSHA256(sha string, block int64) string {
 	if !isHex(sha, 64) {
 		return ""
 	}
-	raw, err := os.ReadFile(s.knownPath(sha, block))
+	raw, err := os.ReadFile(p.knownPath(sha, block))
 	if err != nil || !isHex(string(raw), 64) {
 		return ""
 	}
@@ -153,20 +149,20 @@ func (s *Store) treeOfSHA256(sha string, block int64) string {
 
 // dropKnown removes the known digests of blobs that are gone. The caller holds the
 // store's lock.
-func (s *Store) dropKnown() error {
-	list, err := os.ReadDir(s.path("known"))
+func (p *PlanIndex) dropKnown() error {
+	list, err := os.ReadDir(p.layout.path("known"))
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
-		raw, err := os.ReadFile(s.path("known", e.Name()))
+		raw, err := os.ReadFile(p.layout.path("known", e.Name()))
 		if err == nil && isHex(string(raw), 64) {
-			_, err = os.Stat(s.blob(string(raw)))
+			_, err = os.Stat(p.layout.blob(string(raw)))
 		} else if err == nil {
 			err = os.ErrNotExist
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			err = ignoreMissing(os.Remove(s.path("known", e.Name())))
+			err = ignoreMissing(os.Remove(p.layout.path("known", e.Name())))
 		}
 		if err != nil {
 			return err
@@ -176,8 +172,7 @@ func (s *Store) dropKnown() error {
 }
 
 func (i *Ingest) writeIndex(e Entry) error {
-	s := i.s
-	ix := planIndex{LocationKey: i.locationKey, Digest: e.Digest, Block: e.Block}
+	ix := planRecord{LocationKey: i.locationKey, Digest: e.Digest, Block: e.Block}
 	for index, p := range i.parts {
 		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, Tree: e.Files[index].Tree})
 	}
@@ -185,8 +180,8 @@ func (i *Ingest) writeIndex(e Entry) error {
 	if err != nil {
 		return err
 	}
-	if err := s.step("write index"); err != nil {
+	if err := i.s.layout.step("write index"); err != nil {
 		return err
 	}
-	return durable.WriteFile(s.indexPath(i.locationKey), raw, 0o644)
+	return durable.WriteFile(i.s.Plans.indexPath(i.locationKey), raw, 0o644)
 }

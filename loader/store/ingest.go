@@ -2,15 +2,12 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,7 +56,7 @@ func (s *Store) Claim(key string) (*Ingest, error) {
 	if !isHex(key, 32) {
 		return nil, diskError("", fmt.Errorf("staging key %q", key))
 	}
-	dir := s.path("parts", key)
+	dir := s.layout.path("parts", key)
 	for {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, diskError("", err)
@@ -93,7 +90,7 @@ func (i *Ingest) SetProgress(done, total int64) {
 
 // Progress returns what SetProgress wrote last, in any process.
 func (s *Store) Progress(key string) (done, total int64, ok bool) {
-	b, err := os.ReadFile(s.path("parts", key, "progress"))
+	b, err := os.ReadFile(s.layout.path("parts", key, "progress"))
 	if err != nil || len(b) != 16 {
 		return 0, 0, false
 	}
@@ -109,19 +106,19 @@ func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source
 	i.locationKey = locationKey
 	names := map[string]bool{"lock": true, "progress": true}
 	i.block = block
-	known := i.s.knownTrees(locationKey, files, block)
+	known := i.s.Plans.knownTrees(locationKey, files, block)
 	for index, f := range files {
 		if err := source.CheckName(f.Name); err != nil {
 			return err
 		}
-		p := &Part{File: f, block: block, ingest: i, path: filepath.Join(i.dir, partName(f)), knownTree: known[index],
+		p := &Part{File: f, block: block, store: i.s, key: i.key, path: filepath.Join(i.dir, partName(f)), knownTree: known[index],
 			changed: make(chan struct{})}
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
 		i.parts = append(i.parts, p)
 	}
-	err := i.s.locked(func() error { return i.allocate(names) })
+	err := i.s.layout.locked(func() error { return i.allocate(names) })
 	if err == nil {
 		for _, p := range i.parts {
 			if p.otherWriter {
@@ -172,7 +169,7 @@ func (i *Ingest) allocate(names map[string]bool) error {
 			need += p.File.Size
 		}
 	}
-	if err := s.step("reserve"); err != nil {
+	if err := s.layout.step("reserve"); err != nil {
 		return err
 	}
 	if err := s.reserve(need, i.key); err != nil {
@@ -229,11 +226,17 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 			return Entry{}, nil, err
 		}
 	}
-	err = s.locked(func() error {
-		if err := i.linkBlobs(); err != nil {
+	err = s.layout.locked(func() error {
+		for _, p := range i.parts {
+			if err := p.linkBlob(p.Tree()); err != nil {
+				return err
+			}
+		}
+		// The folders made above are new names.
+		if err := s.layout.syncFolder(s.layout.path("blobs", "tree")); err != nil {
 			return err
 		}
-		if err := s.publish(e); err != nil {
+		if err := s.layout.publish(e); err != nil {
 			return err
 		}
 		if err := i.writeIndex(e); err != nil {
@@ -244,7 +247,7 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 		return err
 	})
 	if err == nil {
-		err = s.step("unlink parts")
+		err = s.layout.step("unlink parts")
 	}
 	if err != nil {
 		return Entry{}, lease, err
@@ -253,22 +256,12 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	return out, lease, i.remove()
 }
 
-func (i *Ingest) linkBlobs() error {
-	for _, p := range i.parts {
-		if err := p.linkBlob(p.Tree()); err != nil {
-			return err
-		}
-	}
-	// The folders made above are new names.
-	return i.s.syncFolder(i.s.path("blobs", "tree"))
-}
-
 // PollShared checks a part that another staging fetches (Part.otherWriter): if its
 // bytes are published they are linked; if that staging gave up, the part becomes this
 // one's. It reports whether one of the two has happened.
 func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	s := i.s
-	err := s.locked(func() error {
+	err := s.layout.locked(func() error {
 		if err := p.linkExisting(); err != nil || p.linked {
 			return err
 		}
@@ -293,96 +286,6 @@ func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	return true, diskError(p.File.Name, p.resume(ctx))
 }
 
-// publish makes the folder of links and renames it to its final name.
-func (s *Store) publish(e Entry) error {
-	h, err := ParseDigest(e.Digest)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(s.path("checkpoints", h)); err == nil {
-		return nil // published by another staging
-	}
-	// Through a root: a name that passed every check by mistake still cannot
-	// leave the store.
-	root, err := os.OpenRoot(s.o.Dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	tmp := path.Join("checkpoints", newPrefix+rand.Text())
-	if err := s.step("make folder"); err != nil {
-		return err
-	}
-	dirs := map[string]bool{path.Join(tmp, "files"): true}
-	if err := root.MkdirAll(path.Join(tmp, "files"), 0o755); err != nil {
-		return err
-	}
-	if s.o.Private {
-		if err := root.Chmod(tmp, 0o700); err != nil {
-			return err
-		}
-	}
-	for _, f := range e.Files {
-		name := path.Join(tmp, "files", f.Name)
-		for d := path.Dir(name); !dirs[d]; d = path.Dir(d) {
-			dirs[d] = true
-		}
-		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
-			return err
-		}
-		if err := s.step("link file"); err != nil {
-			return err
-		}
-		if err := root.Link(path.Join("blobs", "tree", f.Tree[:2], f.Tree), name); err != nil {
-			return err
-		}
-	}
-	raw, err := json.MarshalIndent(e, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := s.step("write manifest"); err != nil {
-		return err
-	}
-	if err := s.writeSync(s.path(tmp, "manifest.json"), append(raw, '\n'), 0o644); err != nil {
-		return err
-	}
-	// A user who can open the file can lock it, and pods have the store mounted.
-	if err := s.writeSync(s.path(tmp, "lease"), nil, 0o600); err != nil {
-		return err
-	}
-	for d := range dirs {
-		if err := s.syncFolder(s.path(d)); err != nil {
-			return err
-		}
-	}
-	if err := s.syncFolder(s.path(tmp)); err != nil {
-		return err
-	}
-	if err := s.step("rename checkpoint"); err != nil {
-		return err
-	}
-	if err := root.Rename(tmp, path.Join("checkpoints", h)); err != nil {
-		return err
-	}
-	if err := s.step("fsync checkpoints"); err != nil {
-		return err
-	}
-	return s.syncFolder(s.path("checkpoints"))
-}
-
-func (s *Store) writeSync(name string, body []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(body); err != nil {
-		return err
-	}
-	return s.fsync(f)
-}
-
 func (i *Ingest) closeParts() {
 	for _, p := range i.parts {
 		p.close()
@@ -394,18 +297,7 @@ func (i *Ingest) closeParts() {
 // lock in it must find all of it or nothing (lockFile).
 func (i *Ingest) remove() error {
 	i.removed = true
-	return i.s.discard(i.dir)
-}
-
-func (s *Store) discard(dir string) error {
-	out := s.path("trash", filepath.Base(dir)+"-"+rand.Text())
-	if err := os.Rename(dir, out); err != nil {
-		return ignoreMissing(err)
-	}
-	if err := s.step("delete"); err != nil {
-		return err
-	}
-	return os.RemoveAll(out)
+	return i.s.layout.discard(i.dir)
 }
 
 // Close ends the claim. What arrived stays for the next claim; a staging without bytes

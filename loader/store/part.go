@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 
 	"github.com/zeebo/blake3"
 
@@ -20,7 +19,8 @@ import (
 type Part struct {
 	File source.File
 
-	ingest    *Ingest
+	store     *Store
+	key       string // of the staging
 	path      string
 	block     int64
 	knownTree string // tree digest of bytes the store may have
@@ -32,11 +32,8 @@ type Part struct {
 	claimLock   *fileLock // the lock that marks this staging as its fetcher
 	durable     bool      // synced and read-only
 
-	f, journal *os.File
-	// direct is the same file opened with O_DIRECT; nil if the file system does not
-	// support it or the file is small.
-	direct       *os.File
-	directFailed atomic.Bool // the file system refused a direct write
+	disk    diskFile
+	journal *os.File
 
 	mu         sync.Mutex // guards the fields below; journal appends run under it, they are one small write
 	have       []bool
@@ -61,14 +58,14 @@ func (p *Part) Range(i int) (offset, length int64) {
 // linkExisting links a blob with the same bytes in place of the part, if there is one.
 // It runs under the store's lock, so that the blob cannot be evicted meanwhile.
 func (p *Part) linkExisting() error {
-	s := p.ingest.s
+	s := p.store
 	if p.knownTree == "" && p.File.SHA256 != "" {
-		p.knownTree = s.treeOfSHA256(p.File.SHA256, p.block)
+		p.knownTree = s.Plans.treeOfSHA256(p.File.SHA256, p.block)
 	}
 	if p.knownTree == "" {
 		return nil
 	}
-	fi, err := os.Stat(s.blob(p.knownTree))
+	fi, err := os.Stat(s.layout.blob(p.knownTree))
 	if err != nil || fi.Size() != p.File.Size {
 		return nil
 	}
@@ -78,10 +75,10 @@ func (p *Part) linkExisting() error {
 	if err := os.Remove(p.path + ".journal"); ignoreMissing(err) != nil {
 		return err
 	}
-	if err := s.step("adopt blob"); err != nil {
+	if err := s.layout.step("adopt blob"); err != nil {
 		return err
 	}
-	if err := os.Link(s.blob(p.knownTree), p.path); err != nil {
+	if err := os.Link(s.layout.blob(p.knownTree), p.path); err != nil {
 		return err
 	}
 	p.linked, p.otherWriter = true, false
@@ -99,7 +96,7 @@ func (p *Part) tryClaim() error {
 	if known == "" || p.File.Size == 0 || p.claimLock != nil {
 		return nil
 	}
-	lock, err := lockFile(p.ingest.s.path("coming", known), true, false)
+	lock, err := lockFile(p.store.layout.path("coming", known), true, false)
 	if errors.Is(err, errBusy) {
 		p.otherWriter = true
 		return nil
@@ -108,50 +105,35 @@ func (p *Part) tryClaim() error {
 	return err
 }
 
-func (p *Part) releaseClaim() {
-	if p.claimLock != nil {
-		// Removed while locked: a process that opened it before notices (lockFile).
-		_ = os.Remove(p.claimLock.Name())
-		p.claimLock.Close()
-		p.claimLock = nil
-	}
-}
-
 // OtherWriter reports whether another staging fetches the same bytes; see
 // Ingest.PollShared. For the goroutine that calls PollShared.
 func (p *Part) OtherWriter() bool { return p.otherWriter }
 
 // create opens the part and allocates its bytes on the disk.
 func (p *Part) create() error {
-	s := p.ingest.s
+	s := p.store
 	if fi, err := os.Stat(p.path); err == nil {
 		if n, _ := linkCount(fi); n > 1 && fi.Size() == p.File.Size {
 			// A crash happened between linking the blob and unlinking this. The
 			// inode may be in a checkpoint: it is read from here on, never
 			// written.
-			p.f, err = os.Open(p.path)
+			p.disk.cached, err = os.Open(p.path)
 			return err
 		}
 		if err := os.Chmod(p.path, 0o600); err != nil {
 			return err
 		}
 	}
-	if err := s.step("create part"); err != nil {
+	if err := s.layout.step("create part"); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	if err := p.disk.open(p.path, s.o.DirectFrom > 0 && p.File.Size >= s.o.DirectFrom && p.block%pageSize == 0); err != nil {
 		return err
-	}
-	p.f = f
-	disableReadAhead(f)
-	if s.o.DirectFrom > 0 && p.File.Size >= s.o.DirectFrom && p.block%pageSize == 0 {
-		p.direct = openDirect(p.path)
 	}
 	for {
-		err := s.step("allocate part")
+		err := s.layout.step("allocate part")
 		if err == nil {
-			err = allocate(f, p.File.Size)
+			err = allocate(p.disk.cached, p.File.Size)
 		}
 		if err == nil {
 			return nil
@@ -159,12 +141,12 @@ func (p *Part) create() error {
 		if !isDiskFull(err) {
 			return err
 		}
-		ok, everr := s.evictOldest(p.ingest.key)
+		ok, everr := s.evictOldest(p.key)
 		if everr != nil {
 			return everr
 		}
 		if !ok {
-			avail, ferr := freeBytes(s.o.Dir)
+			avail, ferr := freeBytes(s.layout.dir)
 			if ferr != nil {
 				return ferr
 			}
@@ -178,7 +160,7 @@ func (p *Part) dropEmpty() {
 	if _, err := os.Stat(p.path + ".journal"); err == nil || p.linked {
 		return
 	}
-	p.closeFiles()
+	p.disk.close()
 	_ = os.Remove(p.path)
 }
 
@@ -191,7 +173,7 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.f, p.tree = f, p.knownTree
+		p.disk.cached, p.tree = f, p.knownTree
 		for i := range p.have {
 			p.have[i] = true
 		}
@@ -199,7 +181,7 @@ func (p *Part) resume(ctx context.Context) error {
 		p.notify()
 		return nil
 	}
-	if err := p.ingest.s.step("open journal"); err != nil {
+	if err := p.store.layout.step("open journal"); err != nil {
 		return err
 	}
 	journal, sums, err := openJournal(p.path+".journal", versionID(p.File), p.block, p.Blocks())
@@ -223,7 +205,8 @@ func (p *Part) resume(ctx context.Context) error {
 		}
 		var sum Sum
 		digest := blake3.New()
-		if !p.reread(&sum, digest, buf, off, r.bytes) || sum.Sum64() != r.sum {
+		read, err := io.CopyBuffer(io.MultiWriter(&sum, digest), io.NewSectionReader(p.disk.cached, off, r.bytes), buf)
+		if err != nil || read != r.bytes || sum.Sum64() != r.sum {
 			continue // the block is fetched again
 		}
 		p.bytes += r.bytes
@@ -240,32 +223,18 @@ func (p *Part) resume(ctx context.Context) error {
 		p.blocksHere++
 	}
 	p.resumed = p.bytes
-	if fi, err := p.f.Stat(); err != nil {
+	if fi, err := p.disk.cached.Stat(); err != nil {
 		return err
 	} else if n, _ := linkCount(fi); n > 1 && p.blocksHere < len(p.have) {
 		// See create: this inode must not be written.
-		return p.ingest.s.locked(p.replace)
+		return p.store.layout.locked(p.replace)
 	}
 	return nil
 }
 
-// reread feeds n bytes from off to sum and digest; false if they cannot be read.
-func (p *Part) reread(sum *Sum, digest io.Writer, buf []byte, off, n int64) bool {
-	for n > 0 {
-		b := buf[:min(int64(len(buf)), n)]
-		if _, err := p.f.ReadAt(b, off); err != nil {
-			return false
-		}
-		sum.Write(b)
-		_, _ = digest.Write(b)
-		off, n = off+int64(len(b)), n-int64(len(b))
-	}
-	return true
-}
-
 // replace restarts the part on a new inode. The caller holds mu and the store's lock.
 func (p *Part) replace() error {
-	p.closeFiles()
+	p.disk.close()
 	if err := os.Remove(p.path); err != nil {
 		return err
 	}
@@ -294,7 +263,7 @@ func (p *Part) Reset() error {
 	if err := p.reset(); err != nil {
 		return diskError(p.File.Name, err)
 	}
-	if fi, err := p.f.Stat(); err != nil {
+	if fi, err := p.disk.cached.Stat(); err != nil {
 		return diskError(p.File.Name, err)
 	} else if n, _ := linkCount(fi); n > 1 {
 		// See create: this inode must not be written, and readers have it open.
@@ -386,7 +355,7 @@ func (p *Part) ForgetBlocks(blocks ...int) {
 	}
 	for _, i := range blocks {
 		if _, err := p.journal.Write(journalRecord(i, blockRecord{})); err != nil {
-			p.ingest.s.o.Log.Warn("a dropped block is in the journal still", "file", p.File.Name, "block", i, "error", err)
+			p.store.o.Log.Warn("a dropped block is in the journal still", "file", p.File.Name, "block", i, "error", err)
 		}
 	}
 }
@@ -398,15 +367,12 @@ func (p *Part) IsPublished() bool { return p.linked || p.durable }
 // StartWrite starts to write a block back to the disk, so that the final fsync finds
 // little left. It may wait for the disk.
 func (p *Part) StartWrite(i int) {
-	if p.direct != nil && !p.directFailed.Load() {
-		return
-	}
 	off, n := p.Range(i)
-	startWrite(p.f, off, n)
+	p.disk.startWrite(off, n)
 }
 
 // ReadAt reads bytes of blocks that are here (Has).
-func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.f.ReadAt(b, off) }
+func (p *Part) ReadAt(b []byte, off int64) (int, error) { return p.disk.cached.ReadAt(b, off) }
 
 // Finish marks the part as verified: every block is here, and the whole file has the
 // digests that the source names. If one of them was known before, other stagings may
@@ -421,15 +387,16 @@ func (p *Part) Finish() error {
 	if !complete {
 		return diskError(p.File.Name, errors.New("finished before it is complete"))
 	}
-	if p.claimLock != nil && !p.ingest.s.o.NoDigests && (p.File.SHA256 != "" || tree == p.knownTree) {
+	if p.claimLock != nil && !p.store.o.NoDigests && (p.File.SHA256 != "" || tree == p.knownTree) {
 		err := p.makeDurable()
 		if err == nil {
-			err = p.ingest.s.locked(func() error { return p.publishBlob(tree) })
+			err = p.store.layout.locked(func() error { return p.publishBlob(tree) })
 		}
 		if err != nil {
 			return diskError(p.File.Name, err)
 		}
-		p.releaseClaim()
+		p.claimLock.remove()
+		p.claimLock = nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -443,11 +410,11 @@ func (p *Part) publishBlob(tree string) error {
 	if err := p.linkBlob(tree); err != nil || p.File.SHA256 == "" {
 		return err
 	}
-	s := p.ingest.s
-	if err := s.step("write known digest"); err != nil {
+	s := p.store
+	if err := s.layout.step("write known digest"); err != nil {
 		return err
 	}
-	return durable.WriteFile(s.knownPath(p.File.SHA256, p.block), []byte(tree), 0o644)
+	return durable.WriteFile(s.Plans.knownPath(p.File.SHA256, p.block), []byte(tree), 0o644)
 }
 
 // makeDurable writes every byte to the disk and makes the file read-only.
@@ -455,31 +422,31 @@ func (p *Part) makeDurable() error {
 	if p.linked || p.durable {
 		return nil
 	}
-	if err := p.ingest.s.step("fsync part"); err != nil {
+	if err := p.store.layout.step("fsync part"); err != nil {
 		return err
 	}
-	if err := p.ingest.s.fsync(p.f); err != nil {
+	if err := p.store.layout.fsync(p.disk.cached); err != nil {
 		return err
 	}
 	p.durable = true
-	return p.f.Chmod(0o444)
+	return p.disk.cached.Chmod(0o444)
 }
 
 // linkBlob links the part among the blobs; under the store's lock.
 func (p *Part) linkBlob(tree string) error {
-	s := p.ingest.s
-	blob := s.blob(tree)
+	s := p.store
+	blob := s.layout.blob(tree)
 	dir := filepath.Dir(blob)
-	if err := os.MkdirAll(dir, s.folderMode()); err != nil {
+	if err := os.MkdirAll(dir, s.layout.folderMode()); err != nil {
 		return err
 	}
-	if err := s.step("link blob"); err != nil {
+	if err := s.layout.step("link blob"); err != nil {
 		return err
 	}
 	if err := os.Link(p.path, blob); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return s.syncFolder(dir)
+	return s.layout.syncFolder(dir)
 }
 
 // Tree is the hex tree digest of a finished part, and "" before.
@@ -502,7 +469,7 @@ func (p *Part) Open() (*os.File, error) {
 // StartRead starts to read block i, which is here, into the page cache.
 func (p *Part) StartRead(i int) {
 	off, n := p.Range(i)
-	startRead(p.f, off, n)
+	startRead(p.disk.cached, off, n)
 }
 
 // ReadAhead starts to read n bytes from off of a file from Part.Open into the page
@@ -511,19 +478,11 @@ func (p *Part) StartRead(i int) {
 func ReadAhead(f *os.File, off, n int64) { startRead(f, off, n) }
 
 func (p *Part) close() {
-	p.closeFiles()
+	p.disk.close()
 	if p.journal != nil {
 		p.journal.Close()
 		p.journal = nil
 	}
-	p.releaseClaim()
-}
-
-func (p *Part) closeFiles() {
-	for _, f := range []*os.File{p.f, p.direct} {
-		if f != nil {
-			f.Close()
-		}
-	}
-	p.f, p.direct = nil, nil
+	p.claimLock.remove()
+	p.claimLock = nil
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -16,60 +15,14 @@ import (
 // Usage returns the bytes the store takes, parts included, and the most it may take:
 // its budget or, without one, what the disk has.
 func (s *Store) Usage() (used, budget int64, err error) {
-	if used, err = s.used(); err != nil {
+	if used, err = s.layout.used(); err != nil {
 		return 0, 0, diskError("", err)
 	}
 	if s.o.Budget > 0 {
 		return used, s.o.Budget, nil
 	}
-	left, err := freeBytes(s.o.Dir)
+	left, err := freeBytes(s.layout.dir)
 	return used, used + max(0, left-s.o.KeepFree), diskError("", err)
-}
-
-// used counts every inode once: a part that is being published is also a blob.
-func (s *Store) used() (int64, error) {
-	var sum int64
-	inodes := make(map[uint64]bool)
-	for _, dir := range []string{"blobs", "parts"} {
-		err := walkFiles(s.path(dir), func(_ string, fi fs.FileInfo) error {
-			n, inode := linkCount(fi)
-			if n > 1 {
-				if inodes[inode] {
-					return nil
-				}
-				inodes[inode] = true
-			}
-			sum += fi.Size()
-			return nil
-		})
-		if err != nil {
-			return 0, err
-		}
-	}
-	return sum, nil
-}
-
-// walkFiles calls visit with every file below dir. Files that disappear are left out, also
-// while visit works on them.
-func walkFiles(dir string, visit func(path string, fi fs.FileInfo) error) error {
-	return filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return ignoreMissing(err)
-		}
-		fi, err := d.Info()
-		if err == nil {
-			err = visit(p, fi)
-		}
-		return ignoreMissing(err)
-	})
-}
-
-// ignoreMissing drops the error of a file that disappears during a walk.
-func ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // Remove removes a checkpoint. One that is in use stays, with an error of kind
@@ -79,7 +32,7 @@ func (s *Store) Remove(digest string) error {
 	if err != nil {
 		return err
 	}
-	return diskError("", s.locked(func() error {
+	return diskError("", s.layout.locked(func() error {
 		ok, err := s.evictCheckpoint(h)
 		if errors.Is(err, os.ErrNotExist) {
 			return &source.Error{Kind: source.Missing, Detail: "checkpoint " + digest + " is not in the store"}
@@ -88,7 +41,7 @@ func (s *Store) Remove(digest string) error {
 			return &source.Error{Kind: source.Refused, Detail: "checkpoint " + digest + " is in use", Fix: "stop the models that use it first"}
 		}
 		if err == nil {
-			_, err = s.dropBlobs()
+			_, err = s.layout.dropBlobs()
 		}
 		return err
 	}))
@@ -97,10 +50,7 @@ func (s *Store) Remove(digest string) error {
 // evictCheckpoint renames a checkpoint away and deletes its links; false if it is
 // pinned. The caller holds the store's lock.
 func (s *Store) evictCheckpoint(h string) (bool, error) {
-	dir := s.path("checkpoints", h)
-	if _, err := os.Stat(dir); err != nil {
-		return false, err
-	}
+	dir := s.layout.path("checkpoints", h)
 	lease, err := lockFile(filepath.Join(dir, "lease"), true, false)
 	if errors.Is(err, errBusy) {
 		return false, nil
@@ -109,27 +59,10 @@ func (s *Store) evictCheckpoint(h string) (bool, error) {
 		return false, err
 	}
 	defer lease.Close()
-	if err := s.step("evict: rename"); err != nil {
+	if err := s.layout.step("evict: rename"); err != nil {
 		return false, err
 	}
-	return true, s.discard(dir)
-}
-
-// dropBlobs deletes blobs without other links and returns the bytes freed. The caller
-// holds the store's lock: a commit links a blob and a checkpoint under one hold of it.
-func (s *Store) dropBlobs() (int64, error) {
-	var freed int64
-	err := walkFiles(s.path("blobs"), func(p string, fi fs.FileInfo) error {
-		if n, _ := linkCount(fi); n > 1 {
-			return nil
-		}
-		if err := os.Remove(p); err != nil {
-			return err
-		}
-		freed += fi.Size()
-		return nil
-	})
-	return freed, err
+	return true, s.layout.discard(dir)
 }
 
 // reserve makes room for need more bytes in the budget and on the disk. It evicts
@@ -137,11 +70,11 @@ func (s *Store) dropBlobs() (int64, error) {
 // nothing is evicted for what cannot fit. The caller holds the store's lock.
 func (s *Store) reserve(need int64, keepPart string) error {
 	for evicted := false; ; evicted = true {
-		used, err := s.used()
+		used, err := s.layout.used()
 		if err != nil {
 			return err
 		}
-		avail, err := freeBytes(s.o.Dir)
+		avail, err := freeBytes(s.layout.dir)
 		if err != nil {
 			return err
 		}
@@ -159,11 +92,11 @@ func (s *Store) reserve(need int64, keepPart string) error {
 			return nil
 		}
 		if !evicted && !fits {
-			can, err := s.evictable()
+			pinned, err := s.pinnedBytes()
 			if err != nil {
 				return err
 			}
-			if used-can+need > total {
+			if pinned+need > total {
 				return s.noSpaceError(need, avail, used)
 			}
 		}
@@ -181,28 +114,19 @@ func (s *Store) reserve(need int64, keepPart string) error {
 	}
 }
 
-// evictable is an upper bound of the bytes that evicting everything unpinned frees.
-func (s *Store) evictable() (int64, error) {
-	used, err := s.used()
-	if err != nil {
-		return 0, err
-	}
+// pinnedBytes is the size of the files that checkpoints keep which cannot be evicted.
+func (s *Store) pinnedBytes() (sum int64, err error) {
 	list, err := s.list()
-	if err != nil {
-		return 0, err
-	}
-	retained := make(map[string]int64)
+	counted := make(map[string]bool)
 	for _, e := range list {
 		for _, f := range e.Files {
-			if e.Pinned {
-				retained[f.Tree] = f.Size
+			if e.Pinned && !counted[f.Tree] {
+				counted[f.Tree] = true
+				sum += f.Size
 			}
 		}
 	}
-	for _, n := range retained {
-		used -= n
-	}
-	return used, nil
+	return sum, err
 }
 
 func (s *Store) noSpaceError(need, avail, used int64) error {
@@ -239,7 +163,7 @@ func (s *NoSpace) Error() string {
 func (s *Store) evictOldest(keepPart string) (bool, error) {
 	// First blobs without a checkpoint or staging: files that were published
 	// by themselves and whose staging was given up.
-	if freed, err := s.dropBlobs(); err != nil || freed > 0 {
+	if freed, err := s.layout.dropBlobs(); err != nil || freed > 0 {
 		return freed > 0, err
 	}
 	list, err := s.list()
@@ -257,7 +181,7 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		if !ok {
 			continue
 		}
-		freed, err := s.dropBlobs()
+		freed, err := s.layout.dropBlobs()
 		if err != nil {
 			return false, err
 		}
@@ -271,35 +195,27 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 
 // dropPart deletes the oldest staging that no process has claimed.
 func (s *Store) dropPart(except string) (bool, error) {
-	dirs, err := os.ReadDir(s.path("parts"))
+	dirs, err := os.ReadDir(s.layout.path("parts"))
 	if err != nil {
 		return false, err
 	}
-	var name string
-	var age time.Time
+	var parts []fs.FileInfo
 	for _, d := range dirs {
-		fi, err := d.Info()
-		if err != nil || d.Name() == except {
-			continue
+		if fi, err := d.Info(); err == nil && d.Name() != except {
+			parts = append(parts, fi)
 		}
-		lock, err := lockFile(s.path("parts", d.Name(), "lock"), true, false)
+	}
+	slices.SortStableFunc(parts, func(a, b fs.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, part := range parts {
+		dir := s.layout.path("parts", part.Name())
+		lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
 		if err != nil {
 			continue
 		}
-		lock.Close()
-		if name == "" || fi.ModTime().Before(age) {
-			name, age = d.Name(), fi.ModTime()
-		}
+		defer lock.Close()
+		s.evictions.Add(1)
+		s.o.Log.Info("unfinished staging dropped", "part", part.Name())
+		return true, s.layout.discard(dir)
 	}
-	if name == "" {
-		return false, nil
-	}
-	lock, err := lockFile(s.path("parts", name, "lock"), true, false)
-	if err != nil {
-		return false, nil
-	}
-	defer lock.Close()
-	s.evictions.Add(1)
-	s.o.Log.Info("unfinished staging dropped", "part", name)
-	return true, s.discard(s.path("parts", name))
+	return false, nil
 }

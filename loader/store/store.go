@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -46,8 +45,11 @@ type Options struct {
 // Store is a folder of checkpoints. Its methods are safe for concurrent use, also by
 // several processes on the same folder.
 type Store struct {
-	o Options
+	// Plans finds checkpoints by what they were staged from.
+	Plans PlanIndex
 
+	o                               Options
+	layout                          *layout
 	evictions, evicted, quarantined atomic.Int64
 }
 
@@ -70,23 +72,29 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, diskError("", err)
 	}
-	o.Dir = abs
 	o.High = cmp.Or(o.High, 0.95)
 	o.Low = cmp.Or(o.Low, 0.85)
 	o.DirectFrom = cmp.Or(o.DirectFrom, directFrom)
-	s := &Store{o: o}
+	at := &layout{dir: abs, private: o.Private, step: o.Step, fsync: o.Fsync}
+	if at.step == nil {
+		at.step = func(string) error { return nil }
+	}
+	if at.fsync == nil {
+		at.fsync = (*os.File).Sync
+	}
+	s := &Store{Plans: PlanIndex{at}, o: o, layout: at}
 	for _, d := range folders {
-		if err = os.MkdirAll(s.path(d), s.folderMode()); err != nil {
+		if err = os.MkdirAll(s.layout.path(d), s.layout.folderMode()); err != nil {
 			return nil, diskError("", err)
 		}
 	}
 	if o.Private {
-		if err := s.makePrivate(); err != nil {
+		if err := s.layout.makePrivate(); err != nil {
 			return nil, diskError("", err)
 		}
 	}
 	// A process that holds the lock sweeps by itself.
-	lock, err := lockFile(s.path("lock"), true, false)
+	lock, err := lockFile(s.layout.path("lock"), true, false)
 	if errors.Is(err, errBusy) {
 		return s, nil
 	}
@@ -103,66 +111,42 @@ func Open(o Options) (*Store, error) {
 // folders are made when the store is opened.
 var folders = []string{"blobs/tree", "checkpoints", "sources", "known", "parts", "coming", "trash"}
 
-// folderMode is the mode of all folders but those of a checkpoint's files.
-func (s *Store) folderMode() os.FileMode {
-	if s.o.Private {
-		return 0o700
-	}
-	return 0o755
-}
-
-// makePrivate closes the store to other users, each folder by itself: one that is mounted
-// elsewhere is not below the others there, and a process that holds a checkpoint's files
-// could otherwise reach their parent by "..".
-func (s *Store) makePrivate() error {
-	for _, pattern := range append([]string{".", "blobs", "blobs/tree/*", "checkpoints/*"}, folders...) {
-		found, _ := fs.Glob(os.DirFS(s.o.Dir), pattern) // no error: the patterns are valid
-		for _, d := range found {
-			if err := os.Chmod(s.path(d), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // sweep removes half-made folders: the store's lock is held, so they belong to
 // processes that are gone.
 func (s *Store) sweep() error {
-	list, err := os.ReadDir(s.path("trash"))
+	list, err := os.ReadDir(s.layout.path("trash"))
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
-		if err := os.RemoveAll(s.path("trash", e.Name())); err != nil {
+		if err := os.RemoveAll(s.layout.path("trash", e.Name())); err != nil {
 			return err
 		}
 	}
-	if list, err = os.ReadDir(s.path("checkpoints")); err != nil {
+	if list, err = os.ReadDir(s.layout.path("checkpoints")); err != nil {
 		return err
 	}
 	for _, e := range list {
 		if strings.HasPrefix(e.Name(), newPrefix) {
-			if err := os.RemoveAll(s.path("checkpoints", e.Name())); err != nil {
+			if err := os.RemoveAll(s.layout.path("checkpoints", e.Name())); err != nil {
 				return err
 			}
 		} else if err := s.dropOtherFormat(e.Name()); err != nil {
 			return err
 		}
 	}
-	if list, err = os.ReadDir(s.path("coming")); err != nil {
+	if list, err = os.ReadDir(s.layout.path("coming")); err != nil {
 		return err
 	}
 	for _, e := range list {
-		if f, err := lockFile(s.path("coming", e.Name()), true, false); err == nil {
-			_ = os.Remove(f.Name())
-			f.Close()
+		if f, err := lockFile(s.layout.path("coming", e.Name()), true, false); err == nil {
+			f.remove()
 		}
 	}
-	if _, err = s.dropBlobs(); err != nil {
+	if _, err = s.layout.dropBlobs(); err != nil {
 		return err
 	}
-	return s.dropKnown()
+	return s.Plans.dropKnown()
 }
 
 // dropOtherFormat deletes a checkpoint of another version of thaw, unless it is pinned or a
@@ -173,21 +157,16 @@ func (s *Store) dropOtherFormat(h string) error {
 	if source.KindOf(err) != source.Missing {
 		return nil
 	}
-	if _, err := os.Stat(s.path("checkpoints", h, pinName)); err == nil && e.Format != format {
+	if _, err := os.Stat(s.layout.path("checkpoints", h, pinName)); err == nil && e.Format != format {
 		s.o.Log.Warn("checkpoint of another version of thaw is not used, and stays because it is pinned: delete its folder if no earlier thaw "+
-			"needs it", "folder", s.path("checkpoints", h))
+			"needs it", "folder", s.layout.path("checkpoints", h))
 		return nil
 	}
-	lease, err := lockFile(s.path("checkpoints", h, "lease"), true, false)
-	if errors.Is(err, errBusy) {
-		return nil
+	ok, err := s.evictCheckpoint(h)
+	if ok && err == nil {
+		s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
 	}
-	if err != nil {
-		return err
-	}
-	defer lease.Close()
-	s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
-	return s.discard(s.path("checkpoints", h))
+	return err
 }
 
 const newPrefix = ".new-"
@@ -195,46 +174,6 @@ const newPrefix = ".new-"
 // format is the version of the layout and of the manifests. 1 named files by the SHA-256
 // of all their bytes; 2 names them by their tree digest.
 const format = 2
-
-func (s *Store) path(parts ...string) string {
-	return filepath.Join(append([]string{s.o.Dir}, parts...)...)
-}
-
-func (s *Store) blob(tree string) string { return s.path("blobs", "tree", tree[:2], tree) }
-
-func (s *Store) step(name string) error {
-	if s.o.Step == nil {
-		return nil
-	}
-	return s.o.Step(name)
-}
-
-func (s *Store) fsync(f *os.File) error {
-	if s.o.Fsync != nil {
-		return s.o.Fsync(f)
-	}
-	return f.Sync()
-}
-
-// syncFolder flushes a folder: the names in it survive a power cut.
-func (s *Store) syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.fsync(f), f.Close())
-}
-
-// locked runs fn with the store's lock. It is held while links are made or removed,
-// never while bytes move.
-func (s *Store) locked(fn func() error) error {
-	f, err := lockFile(s.path("lock"), true, true)
-	if err != nil {
-		return diskError("", err)
-	}
-	defer f.Close()
-	return fn()
-}
 
 func diskError(file string, err error) error {
 	if err == nil || source.KindOf(err) != "" {

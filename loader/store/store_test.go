@@ -146,7 +146,7 @@ func TestLeastRecentlyUsedGoesFirst(t *testing.T) {
 	if used, budget, err := s.Usage(); used != 8000 || budget != 10_000 || err != nil {
 		t.Errorf("%d of %d, %v", used, budget, err)
 	}
-	if s.LastDigest("one") != "" || s.LastDigest("two") != two.Digest {
+	if s.Plans.LastDigest("one") != "" || s.Plans.LastDigest("two") != two.Digest {
 		t.Error("what a source led to last")
 	}
 }
@@ -786,7 +786,7 @@ func TestPins(t *testing.T) {
 	data := t.TempDir()
 	s := openStore(t, store.Options{Dir: data, Budget: 10_000})
 	one := mustStage(t, s, "one", map[string][]byte{"a.gguf": testBytes(6000, 1)})
-	if err := s.Pin(one.Digest); err != nil {
+	if err := s.SetPin(one.Digest, true); err != nil {
 		t.Fatal(err)
 	}
 	s = openStore(t, store.Options{Dir: data, Budget: 10_000})
@@ -796,19 +796,19 @@ func TestPins(t *testing.T) {
 	if e := lease0(t, s); !e.PinnedByUser || !e.Pinned || e.Leased {
 		t.Errorf("%+v", e)
 	}
-	if err := errors.Join(s.Unpin(one.Digest), s.Unpin(one.Digest)); err != nil {
+	if err := errors.Join(s.SetPin(one.Digest, false), s.SetPin(one.Digest, false)); err != nil {
 		t.Error(err)
 	}
 	mustStage(t, s, "two", map[string][]byte{"a.gguf": testBytes(6000, 2)})
 	if got := digests(t, s); got != "two" {
 		t.Errorf("left are %s", got)
 	}
-	if err := s.Pin(one.Digest); source.KindOf(err) != source.Missing {
+	if err := s.SetPin(one.Digest, true); source.KindOf(err) != source.Missing {
 		t.Errorf("error %v", err)
 	}
 	// Who says remove means it.
 	two := lease0(t, s)
-	if err := errors.Join(s.Pin(two.Digest), s.Remove(two.Digest)); err != nil {
+	if err := errors.Join(s.SetPin(two.Digest, true), s.Remove(two.Digest)); err != nil {
 		t.Error(err)
 	}
 }

@@ -75,7 +75,9 @@ type Sum struct {
 
 const leafSize = 64 << 10
 
-func (s *Sum) Write(b []byte) {
+// Write returns len(b) and no error.
+func (s *Sum) Write(b []byte) (int, error) {
+	all := len(b)
 	for len(b) > 0 {
 		if s.leafBytes == 0 && len(b) >= leafSize {
 			s.addLeaf(xxh3.Hash(b[:leafSize]))
@@ -91,6 +93,7 @@ func (s *Sum) Write(b []byte) {
 			s.leafBytes = 0
 		}
 	}
+	return all, nil
 }
 
 func (s *Sum) addLeaf(leaf uint64) {

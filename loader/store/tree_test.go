@@ -220,7 +220,7 @@ func TestOtherFormat(t *testing.T) {
 	}
 	defer lease.Release()
 	three := mustStage(t, s, "three", map[string][]byte{"a.gguf": testBytes(3000, 3)})
-	if err := s.Pin(three.Digest); err != nil {
+	if err := s.SetPin(three.Digest, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []store.Entry{one, two, three} {

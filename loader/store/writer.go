@@ -6,10 +6,8 @@ import (
 	"hash"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/zeebo/blake3"
-	"golang.org/x/sys/unix"
 )
 
 // Writer returns the writer of block i, shared by all requests for that block.
@@ -20,7 +18,7 @@ func (p *Part) Writer(i int) *Writer {
 	if w == nil {
 		off, n := p.Range(i)
 		w = &Writer{p: p, block: i, end: off + n, whole: p.have[i], digest: blake3.New()}
-		if p.ingest.s.o.NoDigests {
+		if p.store.o.NoDigests {
 			w.digest = noDigest{w.digest}
 		}
 		if w.at.Store(off); w.whole {
@@ -94,7 +92,10 @@ func (w *Writer) reset() int64 {
 	w.sum = Sum{}
 	w.digest.Reset()
 	w.expect, w.marked = nil, 0
-	w.p.dropRetained(&w.kept)
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	w.p.bytes -= w.kept
+	w.kept = 0
 	return n
 }
 
@@ -145,7 +146,7 @@ func (w *Writer) writeMark(at int64) error {
 	if n < w.marked+markEvery || w.expect != nil || n != at-off {
 		return nil
 	}
-	if err := w.p.ingest.s.step("write journal"); err != nil {
+	if err := w.p.store.layout.step("write journal"); err != nil {
 		return w.p.writeError(err)
 	}
 	w.p.mu.Lock()
@@ -160,9 +161,9 @@ func (w *Writer) writeMark(at int64) error {
 // write writes bytes at their offset. If the disk is full, it evicts once and retries.
 func (p *Part) write(b []byte, at int64) error {
 	for again := false; ; again = true {
-		err := p.ingest.s.step("write block")
+		err := p.store.layout.step("write block")
 		if err == nil {
-			err = p.writeAt(b, at)
+			err = p.disk.writeAt(b, at)
 		}
 		if err == nil {
 			return nil
@@ -171,8 +172,8 @@ func (p *Part) write(b []byte, at int64) error {
 			return p.writeError(err)
 		}
 		ok := false
-		if lerr := p.ingest.s.locked(func() (err error) {
-			ok, err = p.ingest.s.evictOldest(p.ingest.key)
+		if lerr := p.store.layout.locked(func() (err error) {
+			ok, err = p.store.evictOldest(p.key)
 			return err
 		}); lerr != nil {
 			return errors.Join(p.writeError(err), lerr)
@@ -183,56 +184,11 @@ func (p *Part) write(b []byte, at int64) error {
 	}
 }
 
-const directFrom = 32 << 20
-
-// pageSize is the alignment of O_DIRECT, in the file and in memory.
-const pageSize = 4096
-
-// writeAt writes whole pages with O_DIRECT and partial ones through the cache. No page
-// is written in both ways at once: a block has one writer, and blocks end at page
-// boundaries.
-func (p *Part) writeAt(b []byte, at int64) error {
-	if p.direct != nil && !p.directFailed.Load() {
-		head := int(-at & (pageSize - 1))
-		if total := (len(b) - head) &^ (pageSize - 1); total > 0 && pageAligned(b[head:]) {
-			if head > 0 {
-				if _, err := p.f.WriteAt(b[:head], at); err != nil {
-					return err
-				}
-			}
-			n, err := p.direct.WriteAt(b[head:head+total], at+int64(head))
-			if err != nil && !errors.Is(err, unix.EINVAL) {
-				return err
-			}
-			if err != nil {
-				p.directFailed.Store(true)
-			}
-			if b, at = b[head+n:], at+int64(head+n); len(b) == 0 {
-				return nil
-			}
-		}
-	}
-	_, err := p.f.WriteAt(b, at)
-	return err
-}
-
-func pageAligned(b []byte) bool {
-	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(pageSize-1) == 0
-}
-
-// dropRetained subtracts the bytes of an earlier attempt.
-func (p *Part) dropRetained(retained *int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.bytes -= *retained
-	*retained = 0
-}
-
 // blockWritten records in the journal that a block is complete.
 func (p *Part) blockWritten(w *Writer, sum uint64) error {
 	i := w.block
 	_, n := p.Range(i)
-	if err := p.ingest.s.step("write journal"); err != nil {
+	if err := p.store.layout.step("write journal"); err != nil {
 		return p.writeError(err)
 	}
 	p.mu.Lock()
@@ -255,6 +211,6 @@ func (p *Part) writeError(err error) error {
 	if !isDiskFull(err) {
 		return diskError(p.File.Name, err)
 	}
-	avail, _ := freeBytes(p.ingest.s.o.Dir)
-	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.ingest.s.o.Budget})
+	avail, _ := freeBytes(p.store.layout.dir)
+	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.store.o.Budget})
 }

@@ -5,18 +5,16 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/activator/browser"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
-	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/platform/api/live"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
@@ -83,48 +81,13 @@ type Spending interface {
 
 // Options of an API. Those without "may be nil" must be set.
 type Options struct {
-	Catalog  Catalog
-	Keys     *auth.KeyStore
-	State    State
-	History  History
-	Starter  Starter
-	Requests Requests // may be nil: only ids of cold starts are known
-	Stores   functions.Stores
-	Ahead    Ahead // may be nil: no hints are taken
-
-	// Decisions has the records of the Routers' decisions, and DryRoute decides about the
-	// body of a request to path, for an identity and a Router ("" is the body's model), and
-	// sends and records nothing. nil: the data path is another process.
-	Decisions *routes.Log
-	DryRoute  func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error)
-
-	// Composed finds the record of a request of the team (of any with "") to a Composition, by
-	// its id or the client's own; nil: the data path is another process.
-	Composed func(team, id string) (functions.CompositionRecord, bool)
-
-	// ForgetAnswers drops the answers of a function from the cache and returns how many
-	// there were; nil: the data path is another process.
-	ForgetAnswers func(name functions.Name) int
-
-	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
-	// with an adapter is refused.
-	AdaptersByRequest bool
-
-	// Demand is how many requests of a function are at engines and held.
-	Demand func(name functions.Name) (active, queued int)
-	// Oldest is when the request that is held longest arrived; may be nil.
-	Oldest func(name functions.Name) time.Time
-	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
-	RemoteState func(name functions.Name) (state functions.State, problem string)
-	// FileProblem is why the file of a function cannot be used as it is now, while its version
-	// before serves on; "" if it can. nil: there are no files.
-	FileProblem func(name functions.Name) string
-	// Spending is what was spent today; nil: nothing.
-	Spending Spending
-	// Usage is what a team has used of its limits; nil: nothing.
-	Usage func(team string) ratelimit.Usage
-	// TeamUse is what a team has had and has of the fleet; may be nil.
-	TeamUse func(team string) functions.TeamUse
+	Platform  Platform
+	Access    Access
+	Functions Functions
+	Caches    Caches
+	Decisions Decisions
+	Requests  Requests // may be nil: only ids of cold starts are known
+	Ahead     Ahead    // may be nil: no hints are taken
 	// Agents knows who may join from other machines, at AgentsURL; nil: none may.
 	Agents    Agents
 	AgentsURL string
@@ -137,20 +100,8 @@ type Options struct {
 	// Explain returns the reasons of a function's state, without events; false for
 	// an unknown function. May be nil.
 	Explain func(kind string, name functions.Name) (functions.Explanation, bool)
-	// CheckWeights returns an error for a model whose source holds several sets of weights
-	// of which it chooses none. It may be nil.
-	CheckWeights func(ctx context.Context, m *functions.Model) error
-	// Size returns the resources of a model whose file leaves them out, and a sentence about
-	// it; those it has, where it does not. nil: they are never worked out.
-	Size func(ctx context.Context, m *functions.Model) (functions.Resources, string)
 	// Ready lists the reasons why no requests are accepted; empty when they are.
 	Ready func() []string
-
-	// Open: the server listens on loopback only, so reading needs no key until
-	// the first one exists.
-	Open bool
-	// Hosts are further names that Host may have on loopback.
-	Hosts []string
 	// Metrics returns the metrics as text for Prometheus, with a team those that it
 	// may read.
 	Metrics func(team string) (text []byte, contentType string, err error)
@@ -158,19 +109,46 @@ type Options struct {
 	Log     *slog.Logger // may be nil
 }
 
+// Platform is what the platform is and was, which several groups of paths show.
+type Platform struct {
+	Catalog Catalog
+	State   State
+	History History
+	// Demand is how many requests of a function are at engines and held, and when the oldest of
+	// these arrived, if that is known.
+	Demand func(name functions.Name) (active, queued int, oldest time.Time)
+	// Spending is what was spent today; nil: nothing.
+	Spending Spending
+	// Usage is what a team has used of its limits; nil: nothing.
+	Usage func(team string) ratelimit.Usage
+	// TeamUse is what a team has had and has of the fleet; may be nil.
+	TeamUse func(team string) functions.TeamUse
+}
+
+// Access is who may call.
+type Access struct {
+	Keys *auth.KeyStore
+	// Open: the server listens on loopback only, so reading needs no key until
+	// the first one exists.
+	Open bool
+	// Hosts are further names that Host may have on loopback.
+	Hosts []string
+}
+
 // API answers. Its methods may be called concurrently.
 type API struct {
-	o      Options
+	access *Access
+	guard  *browser.Guard
 	routes []endpoint
 	spec   []byte // the OpenAPI document
-	shared sharedLists
 }
 
 // New makes an API; it starts nothing.
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	a := &API{o: o, shared: sharedLists{byID: map[[2]string]*live.List{}}}
-	a.routes = a.table()
+	// Links of other sites may lead here: their pages cannot read what is shown.
+	a := &API{access: &o.Access, guard: browser.New(o.Access.Open, o.Access.Hosts, nil).ForPages()}
+	a.routes = a.table(&o)
 	a.spec = document(a.routes, o.Version)
 	return a
 }
@@ -231,13 +209,16 @@ func (a *API) Authorize(req *httpserver.Request, res *httpserver.Response) (key 
 
 // authorize finds the endpoint of a request and checks that the caller may use it.
 func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *openai.Error) {
-	if err := a.browser(req); err != nil {
+	if err := a.guard.Check(req); err != nil {
+		if err.Code == openai.OriginNotAllowed {
+			err.Message = "The control API takes no requests from pages of other web sites, also not of those that --origin names."
+		}
 		return nil, nil, caller{}, err
 	}
 	e, args, allow := a.match(req.Method, req.Path)
 	if e == nil {
 		// Who may not read learns no more about a path than about any other.
-		if _, err := a.identify(req, read); err != nil {
+		if _, err := a.access.identify(req, read); err != nil {
 			return nil, nil, caller{}, err
 		}
 		if allow != nil {
@@ -247,7 +228,7 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 		}
 		return nil, nil, caller{}, openai.UnknownPath("this server does not answer", req.Path)
 	}
-	c, err := a.identify(req, e.permission)
+	c, err := a.access.identify(req, e.permission)
 	return e, args, c, err
 }
 
@@ -270,35 +251,8 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	return e.do(x, res)
 }
 
-// browser refuses requests of foreign web pages.
-func (a *API) browser(req *httpserver.Request) *openai.Error {
-	host := hostname(req.Host)
-	// A browser always sends Host: without one there is no name that it was led by.
-	if a.o.Open && !functions.IsLoopbackHost(host) && !(host == "" && req.IsHTTP10()) &&
-		!slices.ContainsFunc(a.o.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
-		return openai.New(openai.MisdirectedRequest, "This server answers on loopback only for loopback names; start it with --host to add one.")
-	}
-	if origin := req.Header("Origin"); origin != "" {
-		_, at, ok := strings.Cut(origin, "://")
-		if !ok || !strings.EqualFold(at, req.Host) {
-			return openai.New(openai.OriginNotAllowed,
-				"The control API takes no requests from pages of other web sites, also not of those that --origin names.")
-		}
-	}
-	return nil
-}
-
-// hostname is Host without its port and brackets.
-func hostname(host string) string {
-	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") && strings.Count(host, ":") == 1 ||
-		strings.Contains(host, "]:") {
-		host = host[:i]
-	}
-	return strings.Trim(host, "[]")
-}
-
 // identify decides whether the caller may use a path of this right.
-func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.Error) {
+func (a *Access) identify(req *httpserver.Request, r permission) (caller, *openai.Error) {
 	bearer := req.Header("Authorization")
 	secret := auth.Bearer(bearer)
 	if bearer == "" {
@@ -306,7 +260,7 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 		secret = auth.Secret(req.Header)
 		bearer = secret
 	}
-	id, ok := a.o.Keys.Lookup(secret)
+	id, ok := a.Keys.Lookup(secret)
 	switch {
 	case r == probe:
 	case bearer != "" && !ok:
@@ -326,7 +280,8 @@ func (a *API) identify(req *httpserver.Request, r permission) (caller, *openai.E
 	return caller{id, ok}, nil
 }
 
-func (a *API) open() bool { return a.o.Open && !a.o.Keys.Required() }
+// open reports whether reading needs no key.
+func (a *Access) open() bool { return a.Open && !a.Keys.Required() }
 
 // match finds the row for a path. allow are the methods of the path's rows when
 // none has this one.

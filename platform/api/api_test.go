@@ -14,10 +14,12 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api/live"
@@ -102,8 +104,8 @@ func canonicalHost(e endpoint) (path, body string) {
 func TestRights(t *testing.T) {
 	open, shut := start(t, nil), start(t, nil)
 	shut.keys(t)
-	public := start(t, func(o *Options) { o.Open = false })
-	publicKeys := start(t, func(o *Options) { o.Open = false })
+	public := start(t, func(o *Options) { o.Access.Open = false })
+	publicKeys := start(t, func(o *Options) { o.Access.Open = false })
 	publicKeys.keys(t)
 	const wrong = "sk-thaw-wrong"
 	for _, e := range open.api.routes {
@@ -146,7 +148,7 @@ func TestRights(t *testing.T) {
 // L6 and the like: whatever a team's key may ask, on loopback or not, the answer shows
 // nothing of another team; what is another team's does not exist for it.
 func TestTeamKeyOnEveryRoute(t *testing.T) {
-	loopback, public := start(t, nil), start(t, func(o *Options) { o.Open = false })
+	loopback, public := start(t, nil), start(t, func(o *Options) { o.Access.Open = false })
 	foreign := regexp.MustCompile(`two|secret|\br-2\b|\bcs-2\b|"b"|\bb/`)
 	of := strings.NewReplacer("/a/one", "/b/two", "a/one", "b/two", "/teams/a", "/teams/b", "r-1", "r-2", "cs-1", "cs-2")
 	for name, r := range map[string]*testAPI{"on loopback": loopback, "not on loopback": public} {
@@ -231,7 +233,16 @@ func TestLogsOfEnded(t *testing.T) {
 // TestExplain: a decision is told with its candidates; those of another team as
 // something, without a name.
 func TestExplain(t *testing.T) {
-	r := start(t, nil)
+	var other atomic.Bool // another decision is explained
+	r := start(t, func(o *Options) {
+		usual := o.Explain
+		o.Explain = func(kind string, n functions.Name) (functions.Explanation, bool) {
+			if other.Load() {
+				return functions.Explanation{Chosen: "two-1", Others: 1, Candidates: []functions.Candidate{{Replica: "one-1", Function: "a/one"}}}, true
+			}
+			return usual(kind, n)
+		}
+	})
 	r.keys(t)
 	body := func(key string) (e functions.Explanation) {
 		t.Helper()
@@ -254,9 +265,7 @@ func TestExplain(t *testing.T) {
 		e.Candidates[1].Function != "a/one" || e.Events[0].For != "" {
 		t.Errorf("another team is named: %+v", e)
 	}
-	r.api.o.Explain = func(string, functions.Name) (functions.Explanation, bool) {
-		return functions.Explanation{Chosen: "two-1", Others: 1, Candidates: []functions.Candidate{{Replica: "one-1", Function: "a/one"}}}, true
-	}
+	other.Store(true)
 	if e := body(r.keyA); e.Chosen != "" {
 		t.Errorf("a replica of another team is named: %+v", e)
 	}
@@ -309,6 +318,7 @@ func TestBrowsers(t *testing.T) {
 		status       int
 	}{
 		{"", "", 200}, {"localhost:8080", "", 200}, {"LocalHost", "", 200}, {"127.0.0.1", "", 200}, {"[::1]:8080", "", 200}, {"thaw.example", "", 200}, {"thaw.example:80", "", 200},
+		{"models.localhost:8080", "", 200}, {"0.0.0.0:8080", "", 200},
 		{"evil.example", "", 421}, {"evil.example:8080", "", 421}, {"127.0.0.1.evil.example", "", 421}, {"localhost.evil.example", "", 421}, {"10.0.0.1", "", 421},
 		{"", "http://" + self, 200}, {"", "http://evil.example", 403}, {"", "null", 403}, {"", "http://localhost:1", 403},
 		{"evil.example", "http://evil.example", 421},
@@ -324,6 +334,12 @@ func TestBrowsers(t *testing.T) {
 			t.Errorf("Host %q, Origin %q: %d %s, want %d", tt.host, tt.origin, status, body, tt.status)
 		} else if way := map[int]string{421: "start it with --host", 403: "--origin"}[status]; !strings.Contains(body, way) {
 			t.Errorf("Host %q, Origin %q: %s names no way out", tt.host, tt.origin, body)
+		}
+	}
+	for mode, want := range map[string]int{"navigate": 200, "no-cors": 403} { // a link of another site, and a script
+		status, _, body := r.ask(t, "GET", "/api/v1/functions", "", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", mode)
+		if status != want {
+			t.Errorf("Sec-Fetch-Mode %s: %d %s, want %d", mode, status, body, want)
 		}
 	}
 	for raw, want := range map[string]string{
@@ -343,7 +359,7 @@ func TestBrowsers(t *testing.T) {
 			t.Errorf("%q: %s", raw, answer)
 		}
 	}
-	public := start(t, func(o *Options) { o.Open = false })
+	public := start(t, func(o *Options) { o.Access.Open = false })
 	if status, _, body := public.ask(t, "GET", "/api/v1/functions", public.admin, "", "Host", "thaw.company.example"); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
@@ -511,11 +527,11 @@ func TestClient(t *testing.T) {
 	if rs, err := c.Replicas(ctx); err != nil || len(rs) != 2 || !reflect.DeepEqual(rs[0], r.replicas[0]) {
 		t.Errorf("%+v %v", rs, err)
 	}
-	if ns, err := c.Nodes(ctx); err != nil || len(ns) != 1 || ns[0].ID != "here" {
+	if ns, err := GetItems[Node](ctx, c, "/api/v1/nodes"); err != nil || len(ns) != 1 || ns[0].ID != "here" {
 		t.Errorf("%+v %v", ns, err)
 	}
-	if ts, err := c.Teams(ctx); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 || ts[0].TeamUse.GPUs != 1 ||
-		ts[0].EvictionsInflicted != 7 {
+	if ts, err := GetItems[Team](ctx, c, "/api/v1/teams"); err != nil || len(ts) != 2 || ts[0].Functions != 1 || ts[0].Active != 3 ||
+		ts[0].TeamUse.GPUs != 1 || ts[0].EvictionsInflicted != 7 {
 		t.Errorf("%+v %v", ts, err)
 	}
 	for id, position := range map[string]int{"cs-1": 0, "req-1": 3} {
@@ -523,32 +539,32 @@ func TestClient(t *testing.T) {
 			t.Errorf("%+v %v", cs, err)
 		}
 	}
-	if cs, err := c.ColdStarts(ctx, 1); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
+	if cs, err := GetItems[ColdStart](ctx, c, "/api/v1/coldstarts?limit=1"); err != nil || len(cs) != 1 || cs[0].ID != "cs-2" {
 		t.Errorf("%+v %v", cs, err)
 	}
-	if ev, err := c.EventsOf(ctx, 0, "b/two", "ready"); err != nil || len(ev) != 1 || ev[0].Seq != 3 {
+	if ev, err := c.Events(ctx, "b/two", "ready"); err != nil || len(ev) != 1 || ev[0].Seq != 3 {
 		t.Errorf("%+v %v", ev, err)
 	}
 	if e, err := c.Explain(ctx, "place", functions.Name{Team: "a", Name: "one"}); err != nil || e.Kind != "place" || e.Now == "" {
 		t.Errorf("%+v %v", e, err)
 	}
-	if ev, err := c.Events(ctx, 1); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
+	if ev, err := GetItems[functions.Event](ctx, c, "/api/v1/events?since=1"); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
 		t.Errorf("%+v %v", ev, err)
 	}
 	k, err := c.CreateKey(ctx, KeyRequest{Team: "a", Name: "laptop"})
 	if err != nil || !strings.HasPrefix(k.Secret, "sk-thaw-") || k.Team != "a" {
 		t.Fatalf("%+v %v", k, err)
 	}
-	if ks, err := c.Keys(ctx, "a"); err != nil || len(ks) != 1 || ks[0].ID != k.ID {
+	if ks, err := GetItems[auth.Key](ctx, c, "/api/v1/keys?team=a"); err != nil || len(ks) != 1 || ks[0].ID != k.ID {
 		t.Errorf("%+v %v", ks, err)
 	}
 	if _, _, body := r.ask(t, "GET", "/api/v1/keys", r.admin, ""); strings.Contains(body, k.Secret) {
 		t.Error("the secret is told again")
 	}
-	if err := c.DeleteKey(ctx, k.ID); err != nil {
+	if err := c.Delete(ctx, "/api/v1/keys", k.ID); err != nil {
 		t.Error(err)
 	}
-	if err := c.DeleteKey(ctx, k.ID); !errors.As(err, &s) || s.Status != 404 {
+	if err := c.Delete(ctx, "/api/v1/keys", k.ID); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
 	if _, err := c.CreateKey(ctx, KeyRequest{Team: "A B"}); !errors.As(err, &s) || s.Status != 400 {
@@ -566,8 +582,7 @@ func TestClient(t *testing.T) {
 	if rd, err := c.Ready(ctx); err != nil || !rd.Ready {
 		t.Errorf("%+v %v", rd, err)
 	}
-	var schema map[string]any
-	if err := c.call(ctx, "GET", "/api/v1/schema", nil, &schema); err != nil || schema["$schema"] == nil {
+	if schema, err := requestJSON[map[string]any](ctx, c, "GET", "/api/v1/schema", nil); err != nil || schema["$schema"] == nil {
 		t.Error(err, schema)
 	}
 
@@ -578,13 +593,13 @@ func TestClient(t *testing.T) {
 	if _, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
 		t.Error(err)
 	}
-	if list, err := c.Agents(ctx); err != nil || len(list) != 1 || list[0].ID != "here" {
+	if list, err := GetItems[functions.JoinedAgent](ctx, c, "/api/v1/agents"); err != nil || len(list) != 1 || list[0].ID != "here" {
 		t.Errorf("%+v %v", list, err)
 	}
-	if err := c.RemoveAgent(ctx, "n9"); !errors.As(err, &s) || s.Status != 404 {
+	if err := c.Delete(ctx, "/api/v1/agents", "n9"); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
-	if err := c.RemoveAgent(ctx, "here"); err != nil {
+	if err := c.Delete(ctx, "/api/v1/agents", "here"); err != nil {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://[::1"} {

@@ -18,6 +18,20 @@ type Cache struct {
 	Silent []string               `json:"silent,omitempty"` // nodes that did not answer
 }
 
+// Caches are the stores of weights and the cache of answers.
+type Caches struct {
+	Stores functions.Stores
+	// ForgetAnswers drops the answers of a function from the cache and returns how many
+	// there were; nil: the data path is another process.
+	ForgetAnswers func(name functions.Name) int
+}
+
+// cacheHandlers answers for Caches.
+type cacheHandlers struct {
+	Caches
+	functions *functionHandlers
+}
+
 // PrefetchRequest asks for a model's weights, or a source's files, on a node.
 type PrefetchRequest struct {
 	Model  string   `json:"model,omitempty"` // NAME or TEAM/NAME
@@ -53,8 +67,8 @@ func storeFailure(err error) *openai.Error {
 	return out
 }
 
-func (a *API) cache(x *exchange, res *httpserver.Response) *openai.Error {
-	list, silent, err := a.o.Stores.Cached(x.Context(), x.query["node"])
+func (c *cacheHandlers) list(x *exchange, res *httpserver.Response) *openai.Error {
+	list, silent, err := c.Stores.Cached(x.Context(), x.query["node"])
 	if err != nil {
 		return storeFailure(err)
 	}
@@ -66,12 +80,12 @@ type ForgottenAnswers struct {
 	Dropped  int    `json:"dropped"`
 }
 
-func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error {
+func (c *cacheHandlers) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error {
 	name, err := functions.ParseName(x.query["function"], x.ownTeam())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "function: "+err.Error()).With("function")
 	}
-	d, bad := a.lookup(x, name)
+	d, bad := c.functions.lookup(x, name)
 	if bad != nil {
 		return bad.With("function")
 	}
@@ -79,17 +93,17 @@ func (a *API) forgetAnswers(x *exchange, res *httpserver.Response) *openai.Error
 		return openai.New(openai.InvalidValue,
 			name.String()+" is a Router: its answers are kept for its targets; name one of them.").With("function")
 	}
-	return writeJSON(res, ForgottenAnswers{Function: d.FullName().String(), Dropped: a.o.ForgetAnswers(d.FullName())})
+	return writeJSON(res, ForgottenAnswers{Function: d.FullName().String(), Dropped: c.ForgetAnswers(d.FullName())})
 }
 
-// storeAction is an endpoint that does one thing to a checkpoint.
-func (a *API) storeAction(act functions.StoreAction) handler {
+// act is an endpoint that does one thing to a checkpoint.
+func (c *cacheHandlers) act(act functions.StoreAction) handler {
 	return func(x *exchange, res *httpserver.Response) *openai.Error {
 		digest, bad := x.digest()
 		if bad != nil {
 			return bad
 		}
-		nodes, err := a.o.Stores.ChangeCheckpoint(x.Context(), x.query["node"], digest, act)
+		nodes, err := c.Stores.ChangeCheckpoint(x.Context(), x.query["node"], digest, act)
 		if err != nil {
 			return storeFailure(err)
 		}
@@ -106,17 +120,17 @@ func (e *exchange) digest() (string, *openai.Error) {
 	return "sha256:" + h, nil
 }
 
-func (a *API) reread(x *exchange, res *httpserver.Response) *openai.Error {
+func (c *cacheHandlers) verify(x *exchange, res *httpserver.Response) *openai.Error {
 	digest, bad := x.digest()
 	if bad != nil {
 		return bad
 	}
 	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
-		return a.o.Stores.VerifyCheckpoint(ctx, x.query["node"], digest, report)
+		return c.Stores.VerifyCheckpoint(ctx, x.query["node"], digest, report)
 	})
 }
 
-func (a *API) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Response) *openai.Error {
+func (c *cacheHandlers) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Response) *openai.Error {
 	if (body.Model == "") == (body.Source == "") {
 		return openai.New(openai.InvalidValue, "Give model or source, one of them.").With(cmp.Or(map[bool]string{true: "source"}[body.Model != ""], "model"))
 	}
@@ -132,16 +146,16 @@ func (a *API) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Respon
 		if err != nil {
 			return openai.New(openai.InvalidValue, err.Error()).With("model")
 		}
-		m, bad := a.find(x, name)
+		m, bad := c.functions.find(x, name)
 		if bad != nil {
 			return bad
 		}
 		r.Source, r.Dir, r.Files = m.Spec.Source, m.Dir, m.Spec.StagedFiles()
 	}
 	return streamProgress(x, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
-		return a.o.Stores.Prefetch(ctx, body.Node, r, func(p functions.StoreProgress) {
+		return c.Stores.Prefetch(ctx, body.Node, r, func(p functions.StoreProgress) {
 			if p.State == "ready" {
-				a.forgetAnswersOf(r.Source, r.Dir)
+				c.forgetAnswersOf(r.Source, r.Dir)
 			}
 			report(p)
 		})
@@ -150,14 +164,14 @@ func (a *API) prefetch(x *exchange, body PrefetchRequest, res *httpserver.Respon
 
 // forgetAnswersOf drops the answers of all models of a source, which may have other weights
 // now.
-func (a *API) forgetAnswersOf(source, dir string) {
+func (c *cacheHandlers) forgetAnswersOf(source, dir string) {
 	_, staged, err := loader.Locate(source, dir)
-	if err != nil || a.o.ForgetAnswers == nil {
+	if err != nil || c.ForgetAnswers == nil {
 		return
 	}
-	for _, m := range a.o.Catalog.Models() {
+	for _, m := range c.functions.Catalog.Models() {
 		if _, at, err := loader.Locate(m.Spec.Source, m.Dir); err == nil && at == staged {
-			a.o.ForgetAnswers(m.FullName())
+			c.ForgetAnswers(m.FullName())
 		}
 	}
 }

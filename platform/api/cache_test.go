@@ -87,7 +87,7 @@ func (s *stores) Prefetch(ctx context.Context, node string, r functions.Prefetch
 
 func TestCache(t *testing.T) {
 	s := &stores{silent: []string{"there"}}
-	r := start(t, func(o *Options) { o.Stores = s })
+	r := start(t, func(o *Options) { o.Caches.Stores = s })
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -138,7 +138,7 @@ func TestCache(t *testing.T) {
 func TestForgetAnswers(t *testing.T) {
 	var asked []string
 	r := start(t, func(o *Options) {
-		o.ForgetAnswers = func(n functions.Name) int { asked = append(asked, n.String()); return 3 }
+		o.Caches.ForgetAnswers = func(n functions.Name) int { asked = append(asked, n.String()); return 3 }
 	})
 	r.keys(t)
 	for _, c := range []struct {
@@ -177,8 +177,8 @@ func TestForgetAnswers(t *testing.T) {
 func TestPrefetchForgetsAnswers(t *testing.T) {
 	var forgotten []string
 	r := start(t, func(o *Options) {
-		o.Stores = &stores{}
-		o.ForgetAnswers = func(n functions.Name) int { forgotten = append(forgotten, n.String()); return 0 }
+		o.Caches.Stores = &stores{}
+		o.Caches.ForgetAnswers = func(n functions.Name) int { forgotten = append(forgotten, n.String()); return 0 }
 	})
 	for _, body := range []string{`{"source":"az://a/c/other"}`, `{"source":"file:///w/x"}`} {
 		if status, answer := get(t, r, "POST", "/api/v1/prefetch", body); status != 200 || !strings.Contains(answer, `"ready"`) {
@@ -212,7 +212,7 @@ func get(t *testing.T, r *testAPI, method, path, body string) (int, string) {
 // TestPrefetchCancelled: who leaves calls it off.
 func TestPrefetchCancelled(t *testing.T) {
 	s := &stores{hold: make(chan struct{}), cancelled: make(chan struct{})}
-	r := start(t, func(o *Options) { o.Stores = s })
+	r := start(t, func(o *Options) { o.Caches.Stores = s })
 	ctx, leave := context.WithCancel(t.Context())
 	cl, err := NewClient(r.url, r.admin)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -109,29 +108,19 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 func (c *Client) GuessKey() { c.guess = true }
 
 // Do sends one request as it is and gives the answer if it is a success, else a
-// *StatusError. The caller closes the body.
-func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
-	if !c.guess || c.key == "" {
-		return c.do(ctx, method, path, header, body, c.key)
-	}
-	var b []byte
-	if body != nil {
-		var err error
-		if b, err = io.ReadAll(body); err != nil {
-			return nil, err
-		}
-	}
-	res, err := c.do(ctx, method, path, header, bytes.NewReader(b), c.key)
-	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 {
-		if res, err := c.do(ctx, method, path, header, bytes.NewReader(b), ""); err == nil {
+// *StatusError. The caller closes the answer's body.
+func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body []byte) (*http.Response, error) {
+	res, err := c.do(ctx, method, path, header, body, c.key)
+	if s, ok := errors.AsType[*StatusError](err); ok && s.Status == 401 && c.guess && c.key != "" {
+		if res, err := c.do(ctx, method, path, header, body, ""); err == nil {
 			return res, nil
 		}
 	}
 	return res, err
 }
 
-func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, key string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.server+path, body)
+func (c *Client) do(ctx context.Context, method, path string, header http.Header, body []byte, key string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -166,90 +155,68 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	return nil, e
 }
 
-// call sends in (nil: nothing) as JSON and reads the answer into out (nil: none).
-func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	res, err := c.send(ctx, method, path, in)
-	if err != nil {
-		return err
-	}
-	return read1(res, out)
-}
-
 // requestJSON sends in (nil: nothing) as JSON and returns the answer.
 func requestJSON[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
-	err = c.call(ctx, method, path, in, &out)
-	return out, err
+	return answer[T](c.send(ctx, method, path, in))
 }
 
 // send sends in (nil: nothing) as JSON.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	if in == nil {
-		return c.Do(ctx, method, path, http.Header{}, nil)
+		return c.Do(ctx, method, path, nil, nil)
 	}
 	b, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
 	}
-	return c.Do(ctx, method, path, http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(b))
+	return c.Do(ctx, method, path, jsonBody, b)
 }
 
-// read1 reads a whole answer.
-func read1(res *http.Response, out any) error {
+// jsonBody is the head of a request whose body is JSON.
+var jsonBody = http.Header{"Content-Type": {"application/json"}}
+
+// answer reads the whole answer of a request, unless it failed.
+func answer[T any](res *http.Response, failed error) (out T, err error) {
+	if failed != nil {
+		return out, failed
+	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return err
+		return out, err
 	}
-	if out == nil {
-		return nil
+	if err = json.Unmarshal(b, &out); err != nil {
+		err = fmt.Errorf("the answer is not what thaw says: %w", err)
 	}
-	if err := json.Unmarshal(b, out); err != nil {
-		return fmt.Errorf("the answer is not what thaw says: %w", err)
-	}
-	return nil
+	return out, err
 }
 
-func getItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
+// Delete removes an item of the list at path, such as /api/v1/keys.
+func (c *Client) Delete(ctx context.Context, path, id string) error {
+	res, err := c.Do(ctx, "DELETE", path+"/"+url.PathEscape(id), nil, nil)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// GetItems returns the items of the list at path, such as /api/v1/nodes.
+func GetItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
 	l, err := requestJSON[List[T]](ctx, c, "GET", path, nil)
 	return l.Items, err
 }
 
 func (c *Client) Functions(ctx context.Context) ([]Function, error) {
-	return getItems[Function](ctx, c, "/api/v1/functions")
+	return GetItems[Function](ctx, c, "/api/v1/functions")
 }
 
 func (c *Client) Replicas(ctx context.Context) ([]functions.Replica, error) {
-	return getItems[functions.Replica](ctx, c, "/api/v1/replicas")
+	return GetItems[functions.Replica](ctx, c, "/api/v1/replicas")
 }
 
-func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
-	return getItems[Node](ctx, c, "/api/v1/nodes")
-}
-
-func (c *Client) Teams(ctx context.Context) ([]Team, error) {
-	return getItems[Team](ctx, c, "/api/v1/teams")
-}
-
-// Keys are the keys of a team, or all where it is "".
-func (c *Client) Keys(ctx context.Context, team string) ([]auth.Key, error) {
-	return getItems[auth.Key](ctx, c, "/api/v1/keys?team="+url.QueryEscape(team))
-}
-
-// ColdStarts are the newest, newest first.
-func (c *Client) ColdStarts(ctx context.Context, limit int) ([]ColdStart, error) {
-	return getItems[ColdStart](ctx, c, "/api/v1/coldstarts?limit="+strconv.Itoa(limit))
-}
-
-// Events are those after one's seq, oldest first.
-func (c *Client) Events(ctx context.Context, since uint64) ([]functions.Event, error) {
-	return c.EventsOf(ctx, since, "", "")
-}
-
-// EventsOf are those of one function (TEAM/NAME; "": all) and of one kind ("":
-// any), after one's seq, oldest first.
-func (c *Client) EventsOf(ctx context.Context, since uint64, function, kind string) ([]functions.Event, error) {
-	q := url.Values{"since": {strconv.FormatUint(since, 10)}, "function": {function}, "kind": {kind}}
-	return getItems[functions.Event](ctx, c, "/api/v1/events?"+q.Encode())
+// Events are those of one function (TEAM/NAME; "": all) and of one kind ("": any), oldest first.
+func (c *Client) Events(ctx context.Context, function, kind string) ([]functions.Event, error) {
+	return GetItems[functions.Event](ctx, c, "/api/v1/events?"+url.Values{"function": {function}, "kind": {kind}}.Encode())
 }
 
 // Explain returns the reasons of a function's state; kind is one of ExplainKinds.
@@ -276,16 +243,11 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 			path += map[bool]string{true: "&beside=", false: ","}[i == 0] + n.String()
 		}
 	}
-	var d DeployReply
-	res, err := c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, bytes.NewReader(file))
-	if err != nil {
-		return d, err
-	}
-	return d, read1(res, &d)
+	return answer[DeployReply](c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, file))
 }
 
 func (c *Client) Remove(ctx context.Context, name functions.Name) error {
-	return c.call(ctx, "DELETE", functionPath(name), nil, nil)
+	return c.Delete(ctx, "/api/v1/functions/"+url.PathEscape(name.Team), name.Name)
 }
 
 func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
@@ -312,13 +274,8 @@ func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
 // Route is what a Router would send a request to; router and path may be "". body is the
 // request's, in JSON.
 func (c *Client) Route(ctx context.Context, router, path string, body []byte) (functions.RouteRecord, error) {
-	var rec functions.RouteRecord
-	res, err := c.Do(ctx, "POST", "/api/v1/route?"+url.Values{"router": {router}, "path": {path}}.Encode(),
-		http.Header{"Content-Type": {"application/json"}}, bytes.NewReader(body))
-	if err == nil {
-		err = read1(res, &rec)
-	}
-	return rec, err
+	path = "/api/v1/route?" + url.Values{"router": {router}, "path": {path}}.Encode()
+	return answer[functions.RouteRecord](c.Do(ctx, "POST", path, jsonBody, body))
 }
 
 // Decision is the decision about a request, by its id or the client's own.
@@ -342,10 +299,6 @@ func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
 
 func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
 	return requestJSON[NewKey](ctx, c, "POST", "/api/v1/keys", k)
-}
-
-func (c *Client) DeleteKey(ctx context.Context, id string) error {
-	return c.call(ctx, "DELETE", "/api/v1/keys/"+url.PathEscape(id), nil, nil)
 }
 
 func onNode(path, node string) string {
@@ -420,16 +373,8 @@ func readLines[T any](ctx context.Context, r io.Reader, each func(T) bool) error
 	return cmp.Or(ctx.Err(), lines.Err(), ErrLost)
 }
 
-func (c *Client) Agents(ctx context.Context) ([]functions.JoinedAgent, error) {
-	return getItems[functions.JoinedAgent](ctx, c, "/api/v1/agents")
-}
-
 func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
 	return requestJSON[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
-}
-
-func (c *Client) RemoveAgent(ctx context.Context, id string) error {
-	return c.call(ctx, "DELETE", "/api/v1/agents/"+url.PathEscape(id), nil, nil)
 }
 
 // Logs of a replica from the last tail lines on. The caller closes it.
@@ -458,12 +403,11 @@ func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	if err != nil {
 		return Readiness{}, err
 	}
-	var r Readiness
 	if res.StatusCode != 200 && res.StatusCode != 503 {
 		res.Body.Close()
-		return r, &StatusError{Status: res.StatusCode, Message: "the server answered " + res.Status + " to /readyz, so it is not thaw"}
+		return Readiness{}, &StatusError{Status: res.StatusCode, Message: "the server answered " + res.Status + " to /readyz, so it is not thaw"}
 	}
-	return r, read1(res, &r)
+	return answer[Readiness](res, nil)
 }
 
 // ErrLost ends a watch whose server went away, or took the right to it away.

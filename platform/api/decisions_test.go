@@ -19,8 +19,9 @@ func TestDecisions(t *testing.T) {
 	log.Put(nil, "a", "mine", &functions.RouteRecord{ID: "req-a", Router: "a/auto", Target: "one"})
 	log.Put(nil, "b", "mine", &functions.RouteRecord{ID: "req-b", Router: "b/auto", Target: "two"})
 	x := start(t, func(o *Options) {
-		o.Decisions = log
-		o.DryRoute = func(id auth.Identity, router, path string, header func(string) string, body []byte) (functions.RouteRecord, *openai.Error) {
+		o.Decisions.Log = log
+		o.Decisions.DryRoute = func(id auth.Identity, router, path string, header func(string) string,
+			body []byte) (functions.RouteRecord, *openai.Error) {
 			if router == "none" {
 				return functions.RouteRecord{}, openai.New(openai.NotFound, "no such Router")
 			}

@@ -23,8 +23,8 @@
 //     This replaces, for these two paths, the contracts' "open where /v1 is".
 //
 // On loopback, Host must be a loopback name (421), and a browser's Origin must
-// be the Host itself (403): a foreign page must not reach a server on its
-// reader's laptop.
+// be the Host itself (403), as package browser checks them: a foreign page must
+// not reach a server on its reader's laptop.
 //
 // # Watching
 //

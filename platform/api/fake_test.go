@@ -155,12 +155,13 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 		yield("thaw_active_requests", 1, "two", "b")
 	})
 	o := Options{
-		Catalog: cat, Keys: keys, State: r.fakePlatform, History: r.fakePlatform, Starter: r.fakePlatform, Requests: r.fakePlatform,
-		Stores: &stores{}, Ahead: &fakeAhead{},
-		Demand:  func(n functions.Name) (int, int) { return 1, 2 },
-		Oldest:  func(n functions.Name) time.Time { return began },
-		TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} },
-		Agents:  &fakeAgents{}, AgentsURL: "https://server:1",
+		Platform: Platform{Catalog: cat, State: r.fakePlatform, History: r.fakePlatform,
+			Demand:  func(n functions.Name) (int, int, time.Time) { return 1, 2, began },
+			TeamUse: func(team string) functions.TeamUse { return functions.TeamUse{GPUs: 1, EvictionsInflicted: 7} }},
+		Access:    Access{Keys: keys, Open: true, Hosts: []string{"thaw.example"}},
+		Functions: Functions{Starter: r.fakePlatform},
+		Caches:    Caches{Stores: &stores{}}, Requests: r.fakePlatform, Ahead: &fakeAhead{},
+		Agents: &fakeAgents{}, AgentsURL: "https://server:1",
 		Logs: func(_ context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
 			if id != "r-1" && id != "r-2" && id != "r-old" {
 				return nil, functions.ErrNotFound
@@ -174,8 +175,8 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 				Chosen: "two-1", Reason: "demand", For: "b/two", Others: 1,
 				Candidates: []functions.Candidate{{Node: "here", Replica: "two-1", Function: "b/two", Score: &score, Parts: []functions.ScorePart{{Name: "idle", Value: 1.5}}}, {Node: "there", Replica: "one-1", Function: "a/one", Why: "it is in use"}}}, n.Name != "new"
 		},
-		Ready: func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
-		Open:  true, Hosts: []string{"thaw.example"}, Metrics: metrics.Text, Version: "test",
+		Ready:   func() []string { r.mu.Lock(); defer r.mu.Unlock(); return r.reasons },
+		Metrics: metrics.Text, Version: "test",
 	}
 	if edit != nil {
 		edit(&o)
@@ -228,7 +229,7 @@ func (a *testAPI) keys(t *testing.T) {
 		team  string
 		admin bool
 	}{{&a.keyA, "a", false}, {&a.keyB, "b", false}, {&a.keyAdm, "a", true}} {
-		secret, _, err := a.api.o.Keys.Create(k.team, "test", k.admin)
+		secret, _, err := a.api.access.Keys.Create(k.team, "test", k.admin)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
@@ -24,16 +25,18 @@ func readable[T any](x *exchange, items []T, team func(T) string) []T {
 	return slices.DeleteFunc(append([]T{}, items...), func(v T) bool { return !x.mayRead(team(v)) })
 }
 
-func (a *API) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
-	items := readable(x, a.o.State.Replicas(), func(r functions.Replica) string { return teamOf(r.Function) })
+// fleetHandlers answers for the nodes and the replicas on them.
+type fleetHandlers struct {
+	Platform
+	logs func(ctx context.Context, replica string, tail int, follow bool) (io.ReadCloser, error)
+}
+
+func (f *fleetHandlers) replicas(x *exchange) ([]functions.Replica, *openai.Error) {
+	items := readable(x, f.State.Replicas(), func(r functions.Replica) string { return teamOf(r.Function) })
 	slices.SortFunc(items, func(p, q functions.Replica) int {
 		return cmp.Or(cmp.Compare(p.Function, q.Function), p.Since.Compare(q.Since), cmp.Compare(p.ID, q.ID))
 	})
 	return items, nil
-}
-
-func (a *API) findReplica(x *exchange) (functions.Replica, *openai.Error) {
-	return findItem("The replica ", a.replicas, func(r functions.Replica) string { return r.ID })(x)
 }
 
 const (
@@ -41,21 +44,21 @@ const (
 	maxTail     = 100_000
 )
 
-func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
+func (f *fleetHandlers) log(x *exchange, res *httpserver.Response) *openai.Error {
 	tail, ok := x.query.number("tail", defaultTail, maxTail)
 	if !ok {
 		return openai.New(openai.InvalidValue, "tail is a number of lines, at most 100000.").With("tail")
 	}
 	// A replica that has ended is no longer listed, but its log is what one wants to read
 	// then. Its cold start tells whose it was.
-	if _, err := a.findReplica(x); err != nil && x.team() != "" &&
-		!slices.ContainsFunc(a.o.History.ColdStarts(0), func(t functions.Timeline) bool {
-			return t.Replica == x.args[0] && x.mayRead(teamOf(t.Function))
-		}) {
-		return err
+	mayRead := func(replica, function string) bool { return replica == x.args[0] && x.mayRead(teamOf(function)) }
+	if x.team() != "" &&
+		!slices.ContainsFunc(f.State.Replicas(), func(r functions.Replica) bool { return mayRead(r.ID, r.Function) }) &&
+		!slices.ContainsFunc(f.History.ColdStarts(0), func(t functions.Timeline) bool { return mayRead(t.Replica, t.Function) }) {
+		return notFound("The replica " + x.args[0])
 	}
 	on := x.query.on("follow")
-	r, err := openFollowed(x, func(ctx context.Context) (io.ReadCloser, error) { return a.o.Logs(ctx, x.args[0], tail, on) })
+	r, err := openFollowed(x, func(ctx context.Context) (io.ReadCloser, error) { return f.logs(ctx, x.args[0], tail, on) })
 	if errors.Is(err, functions.ErrNotFound) {
 		why := strings.TrimPrefix(err.Error(), functions.ErrNotFound.Error())
 		return openai.New(openai.NotFound, "The log of "+x.args[0]+" does not exist"+why+".")
@@ -70,15 +73,15 @@ func (a *API) logs(x *exchange, res *httpserver.Response) *openai.Error {
 
 // nodes lists the nodes, to all readers: a team sees what its models run on. What others
 // keep and run there, and where the agent is reached, a team's key does not see.
-func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
+func (f *fleetHandlers) nodes(x *exchange) ([]Node, *openai.Error) {
 	sources := Sources{}
-	for _, m := range a.o.Catalog.Models() {
+	for _, m := range f.Catalog.Models() {
 		if x.mayRead(m.Metadata.Namespace) {
 			sources.Add(m.FullName().String(), m.Spec.Source, m.Dir)
 		}
 	}
 	serving, own := map[string][]string{}, map[string]int{}
-	for _, r := range a.o.State.Replicas() {
+	for _, r := range f.State.Replicas() {
 		if !x.mayRead(teamOf(r.Function)) {
 			continue
 		}
@@ -88,7 +91,7 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 		}
 	}
 	items := []Node{}
-	for _, r := range a.o.State.Nodes() {
+	for _, r := range f.State.Nodes() {
 		n := Node{Node: r}
 		if !r.Lost {
 			n.Near = sources.CachedModels(r.Cached, serving[r.ID])
@@ -103,56 +106,62 @@ func (a *API) nodes(x *exchange) ([]Node, *openai.Error) {
 	return items, nil
 }
 
+// teamHandlers answers for the teams.
+type teamHandlers struct {
+	Platform
+	keys *auth.KeyStore
+}
+
 // teams are those with a file, a function or a key.
-func (a *API) teams(x *exchange) ([]Team, *openai.Error) {
+func (t *teamHandlers) teams(x *exchange) ([]Team, *openai.Error) {
 	byName := map[string]*Team{}
 	get := func(name string) *Team {
-		t := byName[name]
-		if t == nil {
-			t = &Team{Name: name}
-			byName[name] = t
+		v := byName[name]
+		if v == nil {
+			v = &Team{Name: name}
+			byName[name] = v
 		}
-		return t
+		return v
 	}
-	for _, t := range a.o.Catalog.Teams() {
-		v := get(t.Metadata.Name)
-		v.GPUs, v.Limits, v.Data = t.Spec.GPUs, t.Spec.Limits, t.Spec.Data
+	for _, team := range t.Catalog.Teams() {
+		v := get(team.Metadata.Name)
+		v.GPUs, v.Limits, v.Data = team.Spec.GPUs, team.Spec.Limits, team.Spec.Data
 	}
-	for _, d := range a.o.Catalog.Documents() {
+	for _, d := range t.Catalog.Documents() {
 		v := get(d.FullName().Team)
 		v.Functions++
-		active, queued := a.o.Demand(d.FullName())
+		active, queued, _ := t.Demand(d.FullName())
 		v.Active += active + queued
 	}
-	for _, k := range a.o.Keys.List("") {
+	for _, k := range t.keys.List("") {
 		get(k.Team)
 	}
 	items := []Team{}
-	for name, t := range byName {
+	for name, v := range byName {
 		if !x.mayRead(name) {
 			continue
 		}
 		var u ratelimit.Usage
-		if a.o.Usage != nil {
-			u = a.o.Usage(name)
+		if t.Usage != nil {
+			u = t.Usage(name)
 		}
-		if t.Limits.RequestsPerMinute > 0 {
-			t.Requests = &u.Requests
+		if v.Limits.RequestsPerMinute > 0 {
+			v.Requests = &u.Requests
 		}
-		if t.Limits.TokensPerMinute > 0 {
-			t.Tokens = &u.Tokens
+		if v.Limits.TokensPerMinute > 0 {
+			v.Tokens = &u.Tokens
 		}
-		if t.Limits.ColdStartsPerHour > 0 {
-			t.ColdStarts = &u.ColdStarts
+		if v.Limits.ColdStartsPerHour > 0 {
+			v.ColdStarts = &u.ColdStarts
 		}
-		t.Held = u.Held
-		if a.o.Spending != nil {
-			t.Spent = a.o.Spending.TeamSpentToday(name)
+		v.Held = u.Held
+		if t.Spending != nil {
+			v.Spent = t.Spending.TeamSpentToday(name)
 		}
-		if a.o.TeamUse != nil {
-			t.TeamUse = a.o.TeamUse(name)
+		if t.TeamUse != nil {
+			v.TeamUse = t.TeamUse(name)
 		}
-		items = append(items, *t)
+		items = append(items, *v)
 	}
 	slices.SortFunc(items, func(p, q Team) int { return cmp.Compare(p.Name, q.Name) })
 	return items, nil

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -14,11 +15,41 @@ import (
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
+// Functions is what the functions are shown with and changed by.
+type Functions struct {
+	Starter Starter
+	// AdaptersByRequest: only a request that names an adapter loads it, so a wake
+	// with an adapter is refused.
+	AdaptersByRequest bool
+	// RemoteState is Ready, or Failed with the reason, of a Remote; nil: always Ready.
+	RemoteState func(name functions.Name) (state functions.State, problem string)
+	// FileProblem is why the file of a function cannot be used as it is now, while its version
+	// before serves on; "" if it can. nil: there are no files.
+	FileProblem func(name functions.Name) string
+	Sizer       Sizer // nil: resources are never worked out
+}
+
+// Sizer looks at the weights of a model that is deployed.
+type Sizer interface {
+	// CheckWeights returns an error for a model whose source holds several sets of weights
+	// of which it chooses none.
+	CheckWeights(ctx context.Context, m *functions.Model) error
+	// Size returns the resources of a model whose file leaves them out, and a sentence about
+	// it; those it has, where it does not.
+	Size(ctx context.Context, m *functions.Model) (functions.Resources, string)
+}
+
+// functionHandlers answers for the functions of all kinds.
+type functionHandlers struct {
+	Platform
+	Functions
+}
+
 // lookup returns the function of a name, if the caller may see it.
-func (a *API) lookup(x *exchange, name functions.Name) (catalog.Document, *openai.Error) {
-	d, ok := a.o.Catalog.Lookup(name)
+func (f *functionHandlers) lookup(x *exchange, name functions.Name) (catalog.Document, *openai.Error) {
+	d, ok := f.Catalog.Lookup(name)
 	if !ok || !x.mayRead(name.Team) {
-		names := functions.ConvertAll(a.documents(x), func(d catalog.Document) string { return d.FullName().String() })
+		names := functions.ConvertAll(f.documents(x), func(d catalog.Document) string { return d.FullName().String() })
 		err := notFound("The function " + name.String())
 		if nearest := functions.Nearest(name.String(), names, 3); len(nearest) > 0 {
 			err.Message += " Did you mean " + strings.Join(nearest, ", ") + "?"
@@ -29,106 +60,104 @@ func (a *API) lookup(x *exchange, name functions.Name) (catalog.Document, *opena
 }
 
 // find returns the model of a name, if the caller may see it.
-func (a *API) find(x *exchange, name functions.Name) (*functions.Model, *openai.Error) {
-	d, err := a.lookup(x, name)
+func (f *functionHandlers) find(x *exchange, name functions.Name) (*functions.Model, *openai.Error) {
+	d, err := f.lookup(x, name)
 	if err == nil && d.Model == nil {
 		err = openai.New(openai.InvalidValue, d.FullName().String()+" is a "+d.Kind()+": it has no replicas that start and stop.")
 	}
 	return d.Model, err
 }
 
-func (a *API) view(d catalog.Document) Function {
+func (f *functionHandlers) view(d catalog.Document) Function {
 	name := d.FullName()
-	f := Function{Name: name.String(), Team: name.Team, Model: name.Name, Kind: d.Kind(), State: functions.Ready}
-	f.Active, f.Queued = a.o.Demand(name)
-	if f.Queued > 0 && a.o.Oldest != nil {
-		if at := a.o.Oldest(name); !at.IsZero() {
-			f.Waiting = &at
-		}
+	v := Function{Name: name.String(), Team: name.Team, Model: name.Name, Kind: d.Kind(), State: functions.Ready}
+	var oldest time.Time
+	if v.Active, v.Queued, oldest = f.Demand(name); v.Queued > 0 && !oldest.IsZero() {
+		v.Waiting = &oldest
 	}
 	switch {
 	case d.Model != nil:
-		a.viewModel(&f, d.Model)
+		f.viewModel(&v, d.Model)
 	case d.Router != nil:
-		f.Origin = d.Router.Origin
+		v.Origin = d.Router.Origin
 	case d.Remote != nil:
-		f.Origin, f.Source = d.Remote.Origin, d.Remote.Spec.URL
-		if a.o.RemoteState != nil {
-			f.State, f.Problem = a.o.RemoteState(name)
+		v.Origin, v.Source = d.Remote.Origin, d.Remote.Spec.URL
+		if f.RemoteState != nil {
+			v.State, v.Problem = f.RemoteState(name)
 		}
-		if a.o.Spending != nil {
-			f.Spent = a.o.Spending.SpentToday(name)
+		if f.Spending != nil {
+			v.Spent = f.Spending.SpentToday(name)
 		}
 	case d.Composition != nil:
-		f.Origin = d.Composition.Origin
+		v.Origin = d.Composition.Origin
 	}
-	if f.Problem == "" && a.o.FileProblem != nil {
-		f.Problem = a.o.FileProblem(name)
+	if v.Problem == "" && f.FileProblem != nil {
+		v.Problem = f.FileProblem(name)
 	}
-	return f
+	return v
 }
 
-func (a *API) viewModel(f *Function, m *functions.Model) {
+func (f *functionHandlers) viewModel(v *Function, m *functions.Model) {
 	name := m.FullName()
-	f.State, f.Engine, f.Source, f.Origin = functions.Unloaded, m.Spec.Engine, m.Spec.Source, m.Origin
-	now, ok := a.o.State.Function(name)
+	v.State, v.Engine, v.Source, v.Origin = functions.Unloaded, m.Spec.Engine, m.Spec.Source, m.Origin
+	now, ok := f.State.Function(name)
 	if !ok {
 		return
 	}
-	f.State = cmp.Or(now.State, functions.Unloaded)
-	f.Replicas = len(now.Replicas)
+	v.State = cmp.Or(now.State, functions.Unloaded)
+	v.Replicas = len(now.Replicas)
 	if now.Starting() {
-		f.Percent, f.ETA = positivePtr(now.Progress.Percent), optionalSeconds(now.Progress.ETA)
+		v.Percent, v.ETA = positivePtr(now.Progress.Percent), optionalSeconds(now.Progress.ETA)
 	}
 	if now.Forecast.P50 > 0 {
-		f.Expected = optionalSeconds(now.Forecast.P50)
+		v.Expected = optionalSeconds(now.Forecast.P50)
 	}
 	if now.ColdStart != nil {
-		f.ColdStart, f.Bytes = now.ColdStart.ID, max(now.ColdStart.Bytes, now.ColdStart.Progress.Total)
+		v.ColdStart, v.Bytes = now.ColdStart.ID, max(now.ColdStart.Bytes, now.ColdStart.Progress.Total)
 	}
 	switch {
 	case now.Failure != nil:
-		f.Problem = now.Failure.Reason
-		if f.State == functions.Unloaded {
-			f.State = functions.Failed
+		v.Problem = now.Failure.Reason
+		if v.State == functions.Unloaded {
+			v.State = functions.Failed
 		}
 	case now.Blocked != nil:
-		f.Problem = cmp.Or(now.Blocked.Message, strings.ReplaceAll(now.Blocked.Code, "_", " "))
-		if f.Replicas == 0 {
-			f.Blocked, f.Final = now.Blocked.Code, now.Blocked.Final
+		v.Problem = cmp.Or(now.Blocked.Message, strings.ReplaceAll(now.Blocked.Code, "_", " "))
+		if v.Replicas == 0 {
+			v.Blocked, v.Final = now.Blocked.Code, now.Blocked.Final
 		}
 	}
 }
 
 // unmet says why none of the nodes that are there could ever hold a function; "" where one
 // could.
-func (a *API) unmet(d catalog.Document) string {
+func (f *functionHandlers) unmet(d catalog.Document) string {
 	if d.Model == nil {
 		return ""
 	}
-	return d.Model.Spec.Resources.Unmet(a.o.State.Nodes())
+	return d.Model.Spec.Resources.Unmet(f.State.Nodes())
 }
 
-func (a *API) functions(x *exchange) ([]Function, *openai.Error) {
-	return functions.ConvertAll(a.documents(x), a.view), nil
+func (f *functionHandlers) functions(x *exchange) ([]Function, *openai.Error) {
+	return functions.ConvertAll(f.documents(x), f.view), nil
 }
 
 // documents returns the functions that the caller may see.
-func (a *API) documents(x *exchange) []catalog.Document {
-	return readable(x, a.o.Catalog.Documents(), func(d catalog.Document) string { return d.FullName().Team })
+func (f *functionHandlers) documents(x *exchange) []catalog.Document {
+	return readable(x, f.Catalog.Documents(), func(d catalog.Document) string { return d.FullName().Team })
 }
 
-func (a *API) function(x *exchange, res *httpserver.Response) *openai.Error {
-	d, err := a.lookup(x, x.name())
+func (f *functionHandlers) function(x *exchange, res *httpserver.Response) *openai.Error {
+	d, err := f.lookup(x, x.name())
 	if err != nil {
 		return err
 	}
-	f := a.view(d)
-	if f.Replicas == 0 {
-		f.Problem = cmp.Or(f.Problem, a.unmet(d))
+	v := f.view(d)
+	if v.Replicas == 0 {
+		v.Problem = cmp.Or(v.Problem, f.unmet(d))
 	}
-	x.addSpec(&f, d)
-	return writeJSON(res, f)
+	x.addSpec(&v, d)
+	return writeJSON(res, v)
 }
 
 // addSpec adds the spec of d to its view, as the caller may see it. Where the server reads
@@ -171,7 +200,7 @@ func (c caller) spec(m *functions.Model) *functions.ModelSpec {
 // maxBeside bounds the names of a dry run.
 const maxBeside = 256
 
-func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
+func (f *functionHandlers) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	name := x.name()
 	if !functions.IsLabel(name.Team) || !functions.IsLabel(name.Name) {
 		return openai.New(openai.InvalidValue, "Team and name are DNS labels: lower-case letters, digits and '-'.")
@@ -184,24 +213,24 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	if !ok || len(beside) > 0 && !dry {
 		return openai.New(openai.InvalidValue, "beside is names of functions, TEAM/NAME,TEAM/NAME, and goes with dryRun.").With("beside")
 	}
-	checked, err := a.o.Catalog.Check(name, x.Body, beside...)
+	checked, err := f.Catalog.Check(name, x.Body, beside...)
 	file, sized := x.Body, ""
 	if err == nil {
-		file, sized, err = a.size(x, checked.Document)
+		file, sized, err = f.size(x, checked.Document)
 	}
-	unchanged := err == nil && a.isDeployed(name, checked.Document)
+	unchanged := err == nil && f.isDeployed(name, checked.Document)
 	if err == nil && !dry && !unchanged {
-		checked.Created, err = a.o.Catalog.Put(name, file)
+		checked.Created, err = f.Catalog.Put(name, file)
 	}
 	if err != nil {
 		return catalogFailure(err)
 	}
 	doc := checked.Document
-	if kept, ok := a.o.Catalog.Lookup(name); ok && !dry {
+	if kept, ok := f.Catalog.Lookup(name); ok && !dry {
 		doc = kept
 	}
-	d := DeployReply{Function: a.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings,
-		Sized: sized, Unmet: a.unmet(doc)}
+	d := DeployReply{Function: f.view(doc), Created: checked.Created, DryRun: dry, Unchanged: unchanged, Warnings: checked.Warnings,
+		Sized: sized, Unmet: f.unmet(doc)}
 	x.addSpec(&d.Function, doc)
 	if d.Created && !dry {
 		res.Status = 201
@@ -210,8 +239,8 @@ func (a *API) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 }
 
 // isDeployed reports whether a function says what doc says already.
-func (a *API) isDeployed(name functions.Name, doc catalog.Document) bool {
-	kept, ok := a.o.Catalog.Lookup(name)
+func (f *functionHandlers) isDeployed(name functions.Name, doc catalog.Document) bool {
+	kept, ok := f.Catalog.Lookup(name)
 	if !ok || kept.Kind() != doc.Kind() {
 		return false
 	}
@@ -222,16 +251,14 @@ func (a *API) isDeployed(name functions.Name, doc catalog.Document) bool {
 
 // size works out the resources of a model whose file leaves them out, and returns the file
 // with them. A model that chooses none of several sets of weights is an error.
-func (a *API) size(x *exchange, doc catalog.Document) (file []byte, text string, err error) {
-	if doc.Model != nil && a.o.CheckWeights != nil {
-		if err := a.o.CheckWeights(x.Context(), doc.Model); err != nil {
-			return nil, "", catalog.Problems{{Path: "spec.weights", Message: err.Error()}}
-		}
-	}
-	if doc.Model == nil || a.o.Size == nil {
+func (f *functionHandlers) size(x *exchange, doc catalog.Document) (file []byte, text string, err error) {
+	if doc.Model == nil || f.Sizer == nil {
 		return x.Body, "", nil
 	}
-	resources, text := a.o.Size(x.Context(), doc.Model)
+	if err := f.Sizer.CheckWeights(x.Context(), doc.Model); err != nil {
+		return nil, "", catalog.Problems{{Path: "spec.weights", Message: err.Error()}}
+	}
+	resources, text := f.Sizer.Size(x.Context(), doc.Model)
 	if resources == doc.Model.Spec.Resources {
 		return x.Body, text, nil
 	}
@@ -254,8 +281,8 @@ func catalogFailure(err error) *openai.Error {
 	return openai.New(openai.InternalError, "The function could not be kept: "+err.Error())
 }
 
-func (a *API) remove(x *exchange, res *httpserver.Response) *openai.Error {
-	if err := a.o.Catalog.Delete(x.name()); err != nil {
+func (f *functionHandlers) remove(x *exchange, res *httpserver.Response) *openai.Error {
+	if err := f.Catalog.Delete(x.name()); err != nil {
 		return catalogFailure(err)
 	}
 	return nil
@@ -268,8 +295,8 @@ const leastLease = time.Minute
 // maxLease bounds a wake without demand; scale.min keeps a model for longer.
 const maxLease = 7 * 24 * time.Hour
 
-func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
-	m, err := a.find(x, x.name())
+func (f *functionHandlers) wake(x *exchange, res *httpserver.Response) *openai.Error {
+	m, err := f.find(x, x.name())
 	if err != nil {
 		return err
 	}
@@ -296,27 +323,27 @@ func (a *API) wake(x *exchange, res *httpserver.Response) *openai.Error {
 		return openai.New(openai.AdapterNotFound,
 			"The model "+m.FullName().String()+" has no adapter "+functions.Clip(w.Adapter)+".").With("adapter")
 	}
-	if w.Adapter != "" && a.o.AdaptersByRequest {
+	if w.Adapter != "" && f.AdaptersByRequest {
 		return openai.New(openai.InvalidValue,
 			"Here an adapter is loaded by the first request that names it: wake "+m.FullName().String()+" without it.").With("adapter")
 	}
-	id := a.o.Starter.WakeFor(name, lease)
-	f := a.view(catalog.Document{Model: m})
-	if f.State == functions.Ready {
+	id := f.Starter.WakeFor(name, lease)
+	v := f.view(catalog.Document{Model: m})
+	if v.State == functions.Ready {
 		id = ""
 	}
-	return writeJSON(res, WakeReply{Function: f.Name, State: f.State, ColdStart: id})
+	return writeJSON(res, WakeReply{Function: v.Name, State: v.State, ColdStart: id})
 }
 
-func (a *API) stop(x *exchange, res *httpserver.Response) *openai.Error {
-	m, err := a.find(x, x.name())
+func (f *functionHandlers) stop(x *exchange, res *httpserver.Response) *openai.Error {
+	m, err := f.find(x, x.name())
 	if err != nil {
 		return err
 	}
-	a.o.Starter.Stop(m.FullName())
-	f := a.view(catalog.Document{Model: m})
-	if !f.State.Over() { // it has been told to go, though it has not heard yet
-		f.State = functions.Draining
+	f.Starter.Stop(m.FullName())
+	v := f.view(catalog.Document{Model: m})
+	if !v.State.Over() { // it has been told to go, though it has not heard yet
+		v.State = functions.Draining
 	}
-	return writeJSON(res, WakeReply{Function: f.Name, State: f.State})
+	return writeJSON(res, WakeReply{Function: v.Name, State: v.State})
 }

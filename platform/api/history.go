@@ -9,6 +9,14 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
+// historyHandlers answers for what happened, and why.
+type historyHandlers struct {
+	history   History
+	requests  Requests                                                             // may be nil
+	reasons   func(kind string, name functions.Name) (functions.Explanation, bool) // may be nil
+	functions *functionHandlers
+}
+
 func coldStartView(t functions.Timeline) ColdStart {
 	c := ColdStart{Timeline: t}
 	c.Phases = orEmpty(c.Phases)
@@ -18,27 +26,27 @@ func coldStartView(t functions.Timeline) ColdStart {
 	return c
 }
 
-func (a *API) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
+func (h *historyHandlers) coldStarts(x *exchange) ([]ColdStart, *openai.Error) {
 	limit, err := x.query.limit()
 	if err != nil {
 		return nil, err
 	}
-	items := readable(x, a.o.History.ColdStarts(1000), func(t functions.Timeline) string { return teamOf(t.Function) })
+	items := readable(x, h.history.ColdStarts(1000), func(t functions.Timeline) string { return teamOf(t.Function) })
 	return functions.ConvertAll(items[:min(limit, len(items))], coldStartView), nil
 }
 
-func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
+func (h *historyHandlers) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 	id, position := x.args[0], 0
-	if a.o.Requests != nil {
-		position, _, _ = a.o.Requests.Position(id)
-		if of, ok := a.o.Requests.ColdStartOf(id); ok {
+	if h.requests != nil {
+		position, _, _ = h.requests.Position(id)
+		if of, ok := h.requests.ColdStartOf(id); ok {
 			id = of
 		}
 	}
-	t, ok := a.o.History.ColdStart(id)
+	t, ok := h.history.ColdStart(id)
 	if !ok || !x.mayRead(teamOf(t.Function)) {
 		e := notFound("The cold start " + x.args[0])
-		if a.o.Requests == nil {
+		if h.requests == nil {
 			e.Message += " Ids of requests are not known here: the field thaw-cold-start of the answer has the id of the cold start."
 		}
 		return e
@@ -48,14 +56,14 @@ func (a *API) coldStart(x *exchange, res *httpserver.Response) *openai.Error {
 	return writeJSON(res, c)
 }
 
-func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
+func (h *historyHandlers) events(x *exchange) ([]functions.Event, *openai.Error) {
 	since, ok := x.query.number("since", 0, int(^uint(0)>>1))
 	if !ok {
 		return nil, openai.New(openai.InvalidValue, "since is the seq of an event.").With("since")
 	}
 	items := []functions.Event{}
 	function, kind := x.query["function"], x.query["kind"]
-	for _, e := range a.o.History.Events(uint64(since)) {
+	for _, e := range h.history.Events(uint64(since)) {
 		if function != "" && e.Function != function || kind != "" && e.Kind != kind {
 			continue
 		}
@@ -72,18 +80,18 @@ func (a *API) events(x *exchange) ([]functions.Event, *openai.Error) {
 
 const explainedEvents = 10
 
-func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
+func (h *historyHandlers) explain(x *exchange, res *httpserver.Response) *openai.Error {
 	kind := x.args[0]
 	if !slices.Contains(explainKinds, kind) {
 		return openai.New(openai.NotFound, "What can be explained is "+strings.Join(explainKinds, ", ")+".")
 	}
-	m, err := a.find(x, functions.Name{Team: x.args[1], Name: x.args[2]})
+	m, err := h.functions.find(x, functions.Name{Team: x.args[1], Name: x.args[2]})
 	if err != nil {
 		return err
 	}
 	v := functions.Explanation{Kind: kind, Function: m.FullName().String(), State: functions.Unloaded, Now: "Nothing is known of it yet."}
-	if a.o.Explain != nil {
-		if e, ok := a.o.Explain(kind, m.FullName()); ok {
+	if h.reasons != nil {
+		if e, ok := h.reasons(kind, m.FullName()); ok {
 			v = e
 		}
 	}
@@ -106,7 +114,7 @@ func (a *API) explain(x *exchange, res *httpserver.Response) *openai.Error {
 			v.Chosen = c.Replica
 		}
 	}
-	events, err := a.events(&exchange{Request: x.Request, caller: x.caller, query: query{"function": v.Function}})
+	events, err := h.events(&exchange{Request: x.Request, caller: x.caller, query: query{"function": v.Function}})
 	if err != nil {
 		return err
 	}

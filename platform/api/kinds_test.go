@@ -23,7 +23,7 @@ const (
 func TestRoutersAndRemotes(t *testing.T) {
 	open := true
 	r := start(t, func(o *Options) {
-		o.RemoteState = func(n functions.Name) (functions.State, string) {
+		o.Functions.RemoteState = func(n functions.Name) (functions.State, string) {
 			if n.String() == "a/cloud" && !open {
 				return functions.Failed, "it answers nothing"
 			}
@@ -106,7 +106,7 @@ func TestRoutersAndRemotes(t *testing.T) {
 		f.State != functions.Ready || f.Composition.Coordinator != "one" || len(f.Composition.Members.List) != 2 {
 		t.Errorf("%+v %v", f, err)
 	}
-	teams, err := c.Teams(t.Context())
+	teams, err := GetItems[Team](t.Context(), c, "/api/v1/teams")
 	if err != nil || teams[0].Functions != 4 {
 		t.Error(teams, err)
 	}

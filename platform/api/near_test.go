@@ -47,7 +47,7 @@ func TestNodesListCachedModels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nodes, err := c.Nodes(t.Context())
+		nodes, err := GetItems[Node](t.Context(), c, "/api/v1/nodes")
 		if err != nil || len(nodes) != 1 || !reflect.DeepEqual(nodes[0].Near, want) || (nodes[0].Cached == nil) != (key != r.admin) {
 			t.Errorf("%+v %v, want %v near", nodes, err, want)
 		}
@@ -57,7 +57,7 @@ func TestNodesListCachedModels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if nodes, err := c.Nodes(t.Context()); err != nil || len(nodes) != 1 || nodes[0].Near != nil {
+	if nodes, err := GetItems[Node](t.Context(), c, "/api/v1/nodes"); err != nil || len(nodes) != 1 || nodes[0].Near != nil {
 		t.Errorf("of a node that is lost: %+v %v", nodes, err)
 	}
 }

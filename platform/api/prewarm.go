@@ -51,12 +51,18 @@ var tiers = []struct{ name, will string }{
 	{"nvme", "its bytes are brought to a node's disk"},
 }
 
-func (a *API) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *openai.Error {
+// prewarmHandlers answers for the hints.
+type prewarmHandlers struct {
+	ahead     Ahead // may be nil
+	functions *functionHandlers
+}
+
+func (p *prewarmHandlers) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *openai.Error {
 	name, bad := functions.ParseName(w.Model, x.ownTeam())
 	if bad != nil {
 		return openai.New(openai.InvalidValue, "model: "+bad.Error()).With("model")
 	}
-	m, err := a.find(x, name)
+	m, err := p.functions.find(x, name)
 	if err != nil {
 		return err.With("model")
 	}
@@ -74,15 +80,17 @@ func (a *API) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *
 	case w.Until.Sub(now) > maxPrewarm:
 		return openai.New(openai.InvalidValue, "A prewarm holds for at most a day; scale.min keeps a replica for good.").With("until")
 	}
-	if a.o.Ahead == nil {
+	if p.ahead == nil {
 		return openai.New(openai.UnknownEndpoint, "This platform starts nothing ahead.")
 	}
-	p, no := a.o.Ahead.Prewarm(m.FullName(), w.Until, w.Tier, cmp.Or(x.id.KeyID, "admin"))
+	warm, no := p.ahead.Prewarm(m.FullName(), w.Until, w.Tier, cmp.Or(x.id.KeyID, "admin"))
 	if budgetErr, ok := errors.AsType[*functions.PrewarmBudgetError](no); ok {
+		text := budgetErr.Error()
+		text = strings.ToUpper(text[:1]) + text[1:]
 		if budgetErr.In > 0 {
-			return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+".").With("until").After(budgetErr.In)
+			return openai.New(openai.PrewarmBudgetExceeded, text+".").With("until").After(budgetErr.In)
 		}
-		return openai.New(openai.PrewarmBudgetExceeded, capitalize(budgetErr.Error())+"; ask for less.").With("until").Final()
+		return openai.New(openai.PrewarmBudgetExceeded, text+"; ask for less.").With("until").Final()
 	}
 	switch {
 	case errors.Is(no, functions.ErrNotFound):
@@ -94,26 +102,19 @@ func (a *API) prewarm(x *exchange, w PrewarmRequest, res *httpserver.Response) *
 	case no != nil:
 		return openai.New(openai.InternalError, "The prewarm was not taken: "+no.Error())
 	}
-	out := Prewarmed{Prewarm: p, Will: tiers[tier].will, Left: a.o.Ahead.PrewarmLeft(name.Team).Seconds()}
-	if p.State == "ready" {
+	out := Prewarmed{Prewarm: warm, Will: tiers[tier].will, Left: p.ahead.PrewarmLeft(name.Team).Seconds()}
+	if warm.State == "ready" {
 		out.Will = "it is ready, and kept until then"
 	}
 	return writeJSON(res, out)
 }
 
-func capitalize(s string) string {
-	if s == "" {
-		return s
-	}
-	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-func (a *API) prewarms(x *exchange, res *httpserver.Response) *openai.Error {
+func (p *prewarmHandlers) list(x *exchange, res *httpserver.Response) *openai.Error {
 	out := Prewarms{Items: []functions.Prewarm{}}
-	if a.o.Ahead != nil {
-		out.Items = readable(x, a.o.Ahead.Prewarms(), func(p functions.Prewarm) string { return teamOf(p.Function) })
+	if p.ahead != nil {
+		out.Items = readable(x, p.ahead.Prewarms(), func(p functions.Prewarm) string { return teamOf(p.Function) })
 		if team := x.team(); team != "" {
-			out.Left = new(a.o.Ahead.PrewarmLeft(team).Seconds())
+			out.Left = new(p.ahead.PrewarmLeft(team).Seconds())
 		}
 	}
 	return writeJSON(res, out)

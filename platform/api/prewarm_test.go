@@ -92,7 +92,7 @@ func TestPrewarm(t *testing.T) {
 // TestClusterRefusals: where the platform knows no requests and loads no adapters ahead, the
 // answer has the reason and the way out.
 func TestClusterRefusals(t *testing.T) {
-	r := start(t, func(o *Options) { o.Requests, o.AdaptersByRequest = nil, true })
+	r := start(t, func(o *Options) { o.Requests, o.Functions.AdaptersByRequest = nil, true })
 	r.keys(t)
 	file := "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: lora, namespace: a}\nspec: {source: az://a/c/m, engine: vllm, " +
 		"resources: {gpus: 1}, adapters: [{name: pirate, source: az://a/c/p}]}\n"

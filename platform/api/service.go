@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -20,50 +21,58 @@ func textHandler(contentType string, body func() []byte) handler {
 	}
 }
 
-func (a *API) keys(x *exchange, res *httpserver.Response) *openai.Error {
-	return writeJSON(res, List[auth.Key]{orEmpty(a.o.Keys.List(x.query["team"]))})
+// accessHandlers answers for keys and for agents of other machines.
+type accessHandlers struct {
+	keys      *auth.KeyStore
+	agents    Agents
+	agentsURL string // where they join
+	log       *slog.Logger
 }
 
-func (a *API) createKey(_ *exchange, k KeyRequest, res *httpserver.Response) *openai.Error {
-	k.Team = cmp.Or(k.Team, functions.DefaultTeam)
-	if !functions.IsLabel(k.Team) {
+func (a *accessHandlers) keyList(x *exchange, res *httpserver.Response) *openai.Error {
+	return writeJSON(res, List[auth.Key]{orEmpty(a.keys.List(x.query["team"]))})
+}
+
+func (a *accessHandlers) createKey(_ *exchange, r KeyRequest, res *httpserver.Response) *openai.Error {
+	r.Team = cmp.Or(r.Team, functions.DefaultTeam)
+	if !functions.IsLabel(r.Team) {
 		return openai.New(openai.InvalidValue, "A team is a DNS label: lower-case letters, digits and '-'.").With("team")
 	}
-	secret, key, err := a.o.Keys.Create(k.Team, k.Name, k.Admin)
+	secret, key, err := a.keys.Create(r.Team, r.Name, r.Admin)
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The key was not made: "+err.Error())
 	}
-	a.o.Log.Info("key made", "id", key.ID, "team", key.Team, "admin", key.Admin)
+	a.log.Info("key made", "id", key.ID, "team", key.Team, "admin", key.Admin)
 	return writeJSON(res, NewKey{Key: key, Secret: secret})
 }
 
-func (a *API) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
-	err := a.o.Keys.Delete(x.args[0])
+func (a *accessHandlers) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
+	err := a.keys.Delete(x.args[0])
 	if errors.Is(err, auth.ErrNoKey) {
 		return notFound("The key " + x.args[0])
 	}
 	if err != nil {
 		return openai.New(openai.InternalError, "The key was not ended: "+err.Error())
 	}
-	a.o.Log.Info("key ended", "id", x.args[0])
+	a.log.Info("key ended", "id", x.args[0])
 	return nil
 }
 
-func (a *API) agents(_ *exchange, res *httpserver.Response) *openai.Error {
-	return writeJSON(res, List[functions.JoinedAgent]{a.o.Agents.Agents()})
+func (a *accessHandlers) agentList(_ *exchange, res *httpserver.Response) *openai.Error {
+	return writeJSON(res, List[functions.JoinedAgent]{a.agents.Agents()})
 }
 
-func (a *API) createJoinToken(_ *exchange, r JoinTokenRequest, res *httpserver.Response) *openai.Error {
-	secret, expires, err := a.o.Agents.NewToken(r.Agent, r.Expiry.Std())
+func (a *accessHandlers) createToken(_ *exchange, r JoinTokenRequest, res *httpserver.Response) *openai.Error {
+	secret, expires, err := a.agents.NewToken(r.Agent, r.Expiry.Std())
 	if err != nil {
 		return openai.New(openai.InvalidValue, "The join token was not made: "+err.Error()+".")
 	}
-	a.o.Log.Info("join token made", "agent", r.Agent, "expires", expires)
-	return writeJSON(res, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.o.AgentsURL})
+	a.log.Info("join token made", "agent", r.Agent, "expires", expires)
+	return writeJSON(res, JoinToken{Token: secret, Agent: r.Agent, Expires: expires.UTC().Truncate(time.Second), Server: a.agentsURL})
 }
 
-func (a *API) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
-	err := a.o.Agents.Remove(x.args[0])
+func (a *accessHandlers) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
+	err := a.agents.Remove(x.args[0])
 	if errors.Is(err, functions.ErrNotFound) {
 		return notFound("The agent " + x.args[0])
 	}
@@ -73,28 +82,34 @@ func (a *API) removeAgent(x *exchange, res *httpserver.Response) *openai.Error {
 	return nil
 }
 
-func (a *API) metrics(x *exchange, res *httpserver.Response) *openai.Error {
-	text, contentType, err := a.o.Metrics(x.team())
-	if err != nil {
-		return openai.New(openai.InternalError, "")
+// metricsHandler is a handler that answers with the metrics that the caller may read.
+func metricsHandler(read func(team string) (text []byte, contentType string, err error)) handler {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
+		text, contentType, err := read(x.team())
+		if err != nil {
+			return openai.New(openai.InternalError, "")
+		}
+		res.Body = text
+		res.Set("content-type", contentType)
+		return nil
 	}
-	res.Body = text
-	res.Set("content-type", contentType)
-	return nil
 }
 
-func (a *API) readyz(x *exchange, res *httpserver.Response) *openai.Error {
-	var r Readiness
-	r.Reasons = a.o.Ready()
-	if x.Draining() {
-		r.Reasons = append(r.Reasons, "shutting down")
+// readinessHandler is a handler that answers whether requests are accepted, and the callers who
+// may read why not.
+func readinessHandler(missing func() []string, access *Access) handler {
+	return func(x *exchange, res *httpserver.Response) *openai.Error {
+		r := Readiness{Reasons: missing()}
+		if x.Draining() {
+			r.Reasons = append(r.Reasons, "shutting down")
+		}
+		r.Ready = len(r.Reasons) == 0
+		if !r.Ready {
+			res.Status = 503
+		}
+		if !x.authenticated && !access.open() {
+			r.Reasons = nil
+		}
+		return writeJSON(res, r)
 	}
-	r.Ready = len(r.Reasons) == 0
-	if !r.Ready {
-		res.Status = 503
-	}
-	if !x.authenticated && !a.open() {
-		r.Reasons = nil
-	}
-	return writeJSON(res, r)
 }

@@ -7,8 +7,6 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions/backoff"
-	"github.com/thaw-dev/thaw/functions/openai"
-	"github.com/thaw-dev/thaw/platform/api/live"
 )
 
 const (
@@ -24,50 +22,32 @@ type Change[T any] struct {
 	Name  string `json:"name,omitempty"`
 }
 
-// listHandler answers a list, or watches it. key names an item; items whose key is ""
-// are never removed nor changed (events).
-func listHandler[T any](a *API, get func(*exchange) ([]T, *openai.Error), key func(T) string) handler {
-	return func(x *exchange, res *httpserver.Response) *openai.Error {
-		if !x.query.on("watch") {
-			items, err := get(x)
-			if err != nil {
-				return err
-			}
-			return writeJSON(res, List[T]{items})
-		}
-		var failed *openai.Error
-		read := itemsOf(get, key)
-		changes := live.New("", func() (items []live.Item) { items, failed = read(x); return items }, time.Now).Watch()
-		look := func(b []byte) ([]byte, bool) { b = changes.Append(b); return b, failed == nil }
-		first, ok := look(nil)
-		if !ok {
-			return failed
-		}
-		a.stream(x, res, look).buf = first
-		return nil
-	}
+// streams opens the streams of changes.
+type streams struct {
+	access  *Access
+	changed func(context.Context) <-chan struct{} // may be nil
 }
 
-// stream answers with what look appends, at once after a change and every second; it ends
+// open answers with what look appends, at once after a change and every second; it ends
 // when look returns false.
-func (a *API) stream(x *exchange, res *httpserver.Response, look func([]byte) ([]byte, bool)) *stream {
-	s := &stream{}
-	s.ctx, s.cancel = context.WithCancel(x.Context())
+func (s *streams) open(x *exchange, res *httpserver.Response, look func([]byte) ([]byte, bool)) *stream {
+	opened := &stream{}
+	opened.ctx, opened.cancel = context.WithCancel(x.Context())
 	// A stream outlives the handler, and may outlive the caller's key: it is asked for
 	// anew at every look.
-	s.look = func(b []byte) ([]byte, bool) {
-		if caller, err := a.identify(x.Request, read); err != nil || caller != x.caller || x.Draining() {
+	opened.look = func(b []byte) ([]byte, bool) {
+		if caller, err := s.access.identify(x.Request, read); err != nil || caller != x.caller || x.Draining() {
 			return b, false
 		}
 		return look(b)
 	}
-	if a.o.Changed != nil {
-		s.changed = a.o.Changed(s.ctx)
+	if s.changed != nil {
+		opened.changed = s.changed(opened.ctx)
 	}
 	res.Set("content-type", "application/x-ndjson")
 	res.Set("x-accel-buffering", "no")
-	res.Stream, res.Length = s, -1
-	return s
+	res.Stream, res.Length = opened, -1
+	return opened
 }
 
 // stream blocks in each Read until there is a change. It has no goroutine; the one that

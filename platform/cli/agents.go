@@ -46,24 +46,24 @@ has a certificate of its own, and the token is worth nothing.`,
 		Use: "list", Aliases: []string{"ls"}, Short: "The agents that have joined", Args: kit.ExactArgs(),
 		Example: `  thaw agents list`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
-			return showList(ctx, m.printer, cl, tables.Agents(m.Terminal), false, "", cl.Agents)
+			return showList(ctx, m, cl, tables.Agents(m.Terminal), false, "")
 		}),
 	}
 	rm := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove agents: the server listens to them no more until they join again",
 		Args:    kit.UpToArgs("the name of an agent", 0),
 		Example: `  thaw agents rm gpu-2`,
-		RunE:    m.forEach((*api.Client).RemoveAgent, "removed"),
+		RunE:    m.deleteEach(tables.Agents(m.Terminal).Path, "removed"),
 	}
 	cmd.AddCommand(token, ls, rm)
 	return cmd
 }
 
-// forEach makes the body of a verb that calls act for each of its arguments and prints what was done.
-func (m modelVerbs) forEach(act func(*api.Client, context.Context, string) error, done string) func(*cobra.Command, []string) error {
+// deleteEach makes the body of a verb that removes items, its arguments, of the list at path and prints what was done.
+func (m modelVerbs) deleteEach(path, done string) verbBody {
 	return m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 		for _, id := range args {
-			if err := act(cl, ctx, id); err != nil {
+			if err := cl.Delete(ctx, path, id); err != nil {
 				return err
 			}
 			fmt.Fprintln(m.Out, kit.Plain(id), done)

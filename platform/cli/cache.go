@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-func (c cacheVerbs) cache() *cobra.Command {
+func (w weightVerbs) cache() *cobra.Command {
 	cmd := kit.VerbGroup(&cobra.Command{
 		Use: "cache VERB", Short: "See and change what is in the stores of weights, and drop cached answers", GroupID: "run",
 		Long: `See and change what is in the stores of weights: of all nodes of a server, of one
@@ -34,10 +34,10 @@ or by the last part of that.`,
 	})
 	var node string
 	cmd.PersistentFlags().StringVar(&node, "node", "", "one node of the server")
-	cmd.AddCommand(c.cacheLs(&node), c.cacheVerify(&node),
-		c.cacheAct(&node, functions.StoreRemove, "rm", "Remove checkpoints that are not in use", "removed"),
-		c.cacheAct(&node, functions.StorePin, "pin", "Keep checkpoints from being evicted", "pinned"),
-		c.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"), c.cacheForget())
+	cmd.AddCommand(w.cacheLs(&node), w.cacheVerify(&node),
+		w.cacheAct(&node, functions.StoreRemove, "rm", "Remove checkpoints that are not in use", "removed"),
+		w.cacheAct(&node, functions.StorePin, "pin", "Keep checkpoints from being evicted", "pinned"),
+		w.cacheAct(&node, functions.StoreUnpin, "unpin", "Take pins back", "unpinned"), w.cacheForget())
 	return cmd
 }
 
@@ -49,12 +49,12 @@ type checkpointStores struct {
 }
 
 // serverStores are the stores of a server's node, or of all its nodes with "".
-func (c cacheVerbs) serverStores(cl *api.Client, node string) checkpointStores {
+func (w weightVerbs) serverStores(cl *api.Client, node string) checkpointStores {
 	return checkpointStores{
 		list: func(ctx context.Context) ([]functions.CacheEntry, error) {
 			got, err := cl.Cache(ctx, node)
 			if len(got.Silent) > 0 {
-				c.Remark("no answer from %s", strings.Join(got.Silent, ", "))
+				w.Remark("no answer from %s", strings.Join(got.Silent, ", "))
 			}
 			return got.Items, err
 		},
@@ -68,27 +68,34 @@ func (c cacheVerbs) serverStores(cl *api.Client, node string) checkpointStores {
 	}
 }
 
-func (c cacheVerbs) withStores(node *string, do func(ctx context.Context, s checkpointStores, args []string) error) func(*cobra.Command,
-	[]string) error {
+// withStores makes the body of a verb that does something with the checkpoints, items, of stores.
+func (w weightVerbs) withStores(node *string,
+	do func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
+		run := func(ctx context.Context, s checkpointStores) error {
+			items, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			return do(ctx, s, items, args)
+		}
 		if !cmd.Flags().Changed("data") {
-			return c.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-				return do(ctx, c.serverStores(cl, *node), args)
+			return w.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
+				return run(ctx, w.serverStores(cl, *node))
 			})(cmd, args)
 		}
 		if *node != "" {
 			return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 		}
-		if err := c.requireOutput(kit.OutputForms...); err != nil {
+		if err := w.requireOutput(kit.OutputForms...); err != nil {
 			return err
 		}
-		return c.withLocalStore(cmd.Context(), LocalStoreOptions{},
-			func(ctx context.Context, s LocalStore) error {
-				change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
-					return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
-				}
-				return do(ctx, checkpointStores{s.Cached, change, s.VerifyCheckpoint}, args)
-			})
+		return w.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error {
+			change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
+				return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
+			}
+			return run(ctx, checkpointStores{s.Cached, change, s.VerifyCheckpoint})
+		})
 	}
 }
 
@@ -119,18 +126,14 @@ func (p printer) cacheKind() kit.Kind[functions.CacheEntry] {
 	}, Name: func(e functions.CacheEntry) string { return e.Digest }}
 }
 
-func (c cacheVerbs) cacheLs(node *string) *cobra.Command {
+func (w weightVerbs) cacheLs(node *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the checkpoints, last used first", Args: kit.ExactArgs(),
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
-		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, _ []string) error {
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
-			return kit.PrintList(c.Terminal, c.cacheKind(), items)
+		RunE: w.withStores(node, func(_ context.Context, _ checkpointStores, items []functions.CacheEntry, _ []string) error {
+			return kit.PrintList(w.Terminal, w.cacheKind(), items)
 		}),
 	}
 }
@@ -164,17 +167,13 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 	return out, nil
 }
 
-func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
+func (w weightVerbs) cacheAct(node *string, act functions.StoreAction, verb, about, done string) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " CHECKPOINT...", Short: about, Args: kit.UpToArgs("the digest of a checkpoint", 0),
 		Example: "  thaw cache " + verb + " 5f0c9a\n  thaw cache " + verb + " az://acct/models/llama --data /var/lib/thaw",
-		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
+		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
 			defer cancel()
-			items, err := s.list(ctx)
-			if err != nil {
-				return err
-			}
 			digests, err := matchDigests(items, args)
 			if err != nil {
 				return err
@@ -186,12 +185,12 @@ func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, abou
 				}
 				for _, n := range nodes {
 					switch {
-					case c.Output == "name":
-						fmt.Fprintln(c.Out, d)
+					case w.Output == "name":
+						fmt.Fprintln(w.Out, d)
 					case n == "":
-						fmt.Fprintln(c.Out, shortDigest(d), done)
+						fmt.Fprintln(w.Out, shortDigest(d), done)
 					default:
-						fmt.Fprintln(c.Out, shortDigest(d), done, "on", kit.Plain(n))
+						fmt.Fprintln(w.Out, shortDigest(d), done, "on", kit.Plain(n))
 					}
 				}
 			}
@@ -201,14 +200,14 @@ func (c cacheVerbs) cacheAct(node *string, act functions.StoreAction, verb, abou
 }
 
 // cacheForget drops answers, which a change of the weights at one source leaves behind.
-func (c cacheVerbs) cacheForget() *cobra.Command {
+func (w weightVerbs) cacheForget() *cobra.Command {
 	return &cobra.Command{
 		Use: "forget FUNCTION...", Short: "Drop the cached answers of models and remotes", Args: kit.UpToArgs("the name of a function", 0),
 		Example: "  thaw cache forget small\n  thaw cache forget ml/llama cloud",
-		RunE: c.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
+		RunE: w.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			var done []api.ForgottenAnswers
 			for _, word := range args {
-				name, err := c.name(ctx, cl, word)
+				name, err := w.name(ctx, cl, word)
 				if err != nil {
 					return err
 				}
@@ -218,7 +217,7 @@ func (c cacheVerbs) cacheForget() *cobra.Command {
 				}
 				done = append(done, d)
 			}
-			return kit.PrintList(c.Terminal, kit.Kind[api.ForgottenAnswers]{Word: "ForgottenAnswers", Columns: []kit.Column[api.ForgottenAnswers]{
+			return kit.PrintList(w.Terminal, kit.Kind[api.ForgottenAnswers]{Word: "ForgottenAnswers", Columns: []kit.Column[api.ForgottenAnswers]{
 				kit.Col("NAME", func(d api.ForgottenAnswers) string { return tables.ShortName(d.Function) }),
 				kit.Col("DROPPED", func(d api.ForgottenAnswers) string { return fmt.Sprint(d.Dropped) }),
 			}, Name: func(d api.ForgottenAnswers) string { return d.Function }}, done)
@@ -226,37 +225,33 @@ func (c cacheVerbs) cacheForget() *cobra.Command {
 	}
 }
 
-func (c cacheVerbs) cacheVerify(node *string) *cobra.Command {
+func (w weightVerbs) cacheVerify(node *string) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted", Args: cobra.ArbitraryArgs,
+		Use: "verify CHECKPOINT...", Short: "Read checkpoints again and take out what has rotted",
+		Args: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
+			}
+			return nil
+		},
 		Long: `Read every byte of checkpoints again and compare it with what was verified when it
 came. What differs is taken out, with every checkpoint that holds it, and is
 fetched again when it is next needed. Exits with 1 when anything differed.`,
 		Example: `  thaw cache verify 5f0c9a
   thaw cache verify --all -o json`,
-		RunE: c.withStores(node, func(ctx context.Context, s checkpointStores, args []string) error {
-			if all == (len(args) > 0) {
-				return kit.Usage("thaw cache verify --all", "name checkpoints, or give --all")
+		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
+			if all {
+				args = functions.ConvertAll(items, func(e functions.CacheEntry) string { return e.Digest })
 			}
-			items, err := s.list(ctx)
+			digests, err := matchDigests(items, args)
 			if err != nil {
 				return err
 			}
-			var digests []string
-			if all {
-				for _, e := range items {
-					if !slices.Contains(digests, e.Digest) {
-						digests = append(digests, e.Digest)
-					}
-				}
-			} else if digests, err = matchDigests(items, args); err != nil {
-				return err
-			}
 			var bad error
-			l := c.NewProgressLine()
+			l := w.NewProgressLine()
 			defer l.Clear()
-			enc := json.NewEncoder(c.Out)
+			enc := json.NewEncoder(w.Out)
 			for _, d := range digests {
 				err := s.verify(ctx, d, func(p functions.StoreProgress) {
 					if p.Error != nil && bad == nil {
@@ -267,15 +262,15 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 						where += " on " + p.Node
 					}
 					switch {
-					case c.jsonLines():
+					case w.jsonLines():
 						p.Digest = d
 						_ = enc.Encode(p)
 					case p.State == "ready":
 						l.Clear()
-						fmt.Fprintln(c.Out, kit.Plain(where), "holds", p.Total.Human()+", as they came")
+						fmt.Fprintln(w.Out, kit.Plain(where), "holds", p.Total.Human()+", as they came")
 					case p.State == "failed":
 						l.Clear()
-						fmt.Fprintln(c.Out, kit.Plain(where), "FAILED")
+						fmt.Fprintln(w.Out, kit.Plain(where), "FAILED")
 					default:
 						p.Node = "" // where says it
 						l.Show(d, describeStore(where, p))

@@ -30,7 +30,7 @@ func (v platformVerbs) check() *cobra.Command {
 			if len(args) == 0 {
 				return kit.Usage("thaw check FILE|DIR...", "a file or folder is missing")
 			}
-			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(v.getenv).Trusts}
+			reader := catalog.Reader{Examples: true, Plain: httpsource.NewHostTrust(v.programs.Getenv).Trusts}
 			docs, warnings, err := files.Read(v.In, reader, args, files.HasFolder(args))
 			problems, bad := errors.AsType[catalog.Problems](err)
 			if err != nil && !bad {

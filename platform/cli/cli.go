@@ -63,7 +63,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
-	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, getenv: p.Getenv}
+	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
 	if p.Now != nil {
 		c.Now = p.Now
 	}
@@ -81,19 +81,17 @@ type printer struct{ *kit.Terminal }
 // connection is one run of the program, with the flags that say which server is meant.
 type connection struct {
 	printer
-	programs          Programs
-	getenv            func(string) string
-	server, key, data string
-	keyFrom           string // where the key was found, for the hint when it is wrong
-	keyFound          bool   // in a data folder: neither flag nor variable named it
-	timeout           time.Duration
-	cluster           ClusterFlags // of a program that has Programs.Client
+	programs Programs
+	server   string
+	keys     keyFinder
+	timeout  time.Duration
+	cluster  ClusterFlags // of a program that has Programs.Client
 }
 
 type (
 	platformVerbs struct{ *connection } // verbs that call no server
 	modelVerbs    struct{ *connection } // verbs of models, teams and keys
-	cacheVerbs    struct{ *connection } // verbs of the stores of weights
+	weightVerbs   struct{ *connection } // verbs of the stores of weights
 )
 
 func newRoot(c *connection) *cobra.Command {
@@ -122,12 +120,12 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	f.BoolVar(&c.NoInput, "no-input", false, "never ask on the terminal")
 
 	f.StringVar(&c.server, "server", "", "URL of the server (default "+DefaultServer+") [THAW_SERVER]")
-	f.StringVar(&c.key, "key", "", "key to send [THAW_KEY]")
-	f.StringVar(&c.data, "data", "", "the server's data folder on this machine, for its admin token [THAW_DATA]")
+	f.StringVar(&c.keys.key, "key", "", "key to send [THAW_KEY]")
+	f.StringVar(&c.keys.data, "data", "", "the server's data folder on this machine, for its admin token [THAW_DATA]")
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: "+strings.Join(kit.OutputForms, ", "))
 	f.DurationVar(&c.timeout, "timeout", 0, "give up after so long; 0 is the verb's own bound")
 
-	p, m := platformVerbs{c}, modelVerbs{c}
+	p, m, w := platformVerbs{c}, modelVerbs{c}, weightVerbs{c}
 	own := []*cobra.Command{
 		p.serve(), p.agent(), p.keep(), p.loader(), p.warmHost(), p.runtime(), p.engine(), p.bench(),
 		simulateverb.New(c.Terminal, Version), p.version(), p.config(), p.completion(), p.check(), p.init(),
@@ -137,8 +135,8 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 		kit.HideInherited(cmd)
 	}
 	root.AddCommand(own...)
-	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), m.pull(), m.prefetch(),
-		cacheVerbs{c}.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(),
+	root.AddCommand(m.run(), m.models(), m.ps(), m.wake(), m.prewarm(), m.stop(), w.pull(), w.prefetch(),
+		w.cache(), m.deploy(), m.get(), m.describe(), m.rm(), m.logs(), m.keysVerb(), m.agentsVerb(),
 		m.explainVerb(), m.route(), m.events(), c.doctor())
 	return root
 }
@@ -148,7 +146,7 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv string, check func() error,
 	program func(context.Context, C, io.Writer, io.Writer) error) *cobra.Command {
 	cmd.Args, cmd.GroupID = kit.ExactArgs(), "run"
-	load := kit.BindSettings(cmd, cfg, fileEnv, c.getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
+	load := kit.BindSettings(cmd, cfg, fileEnv, c.programs.Getenv, check, "thaw "+cmd.Name()+" --help shows every setting")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if _, err := load(); err != nil {
 			return err
@@ -161,12 +159,13 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 func (v platformVerbs) bindServe(cmd *cobra.Command, cfg *ServeConfig) (load func() (origin map[string]string, err error)) {
 	othernames.RegisterFlags(cmd.Flags())
 	check := func() error {
-		if err := othernames.Check(v.getenv); err != nil {
+		if err := othernames.Check(v.programs.Getenv); err != nil {
 			return err
 		}
-		return cfg.check(v.getenv)
+		return cfg.check(v.programs.Getenv)
 	}
-	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", othernames.Getenv(v.getenv), check, "thaw serve --example-config shows every setting")
+	getenv := othernames.Getenv(v.programs.Getenv)
+	return kit.BindSettings(cmd, cfg, "THAW_CONFIG", getenv, check, "thaw serve --example-config shows every setting")
 }
 
 func (v platformVerbs) serve() *cobra.Command {
@@ -204,7 +203,7 @@ func (v platformVerbs) agent() *cobra.Command {
 	return settingsVerb(v, &cobra.Command{
 		Use: "agent --server URL --token-file F", Short: "Join this machine to a server on another one",
 		Example: `  thaw agent --server https://10.0.0.1:8090 --token-file join-token --addr 10.0.0.2:8090`,
-	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(v.getenv) }, v.programs.Agent)
+	}, cfg, "THAW_AGENT_CONFIG", func() error { return cfg.check(v.programs.Getenv) }, v.programs.Agent)
 }
 
 func (v platformVerbs) keep() *cobra.Command {

@@ -289,7 +289,7 @@ func TestGatewayNames(t *testing.T) {
 // TestHelp: every verb has examples, and they come before the flags.
 func TestHelp(t *testing.T) {
 	getenv := func(string) string { return "" }
-	c := &connection{printer: printer{kit.NewTerminal(nil, io.Discard, io.Discard, getenv)}, getenv: getenv}
+	c := &connection{printer: printer{kit.NewTerminal(nil, io.Discard, io.Discard, getenv)}, programs: Programs{Getenv: getenv}}
 	for _, cmd := range newRoot(c).Commands() {
 		if cmd.Hidden {
 			continue

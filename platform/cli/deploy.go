@@ -58,7 +58,11 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
-					if err := m.wakeAndFollow(ctx, cl, doc.FullName()); err != nil {
+					w, err := cl.Wake(ctx, doc.FullName(), 0)
+					if err == nil {
+						err = m.followColdStart(ctx, cl, doc.FullName(), w.ColdStart)
+					}
+					if err != nil {
 						return err
 					}
 				}
@@ -72,7 +76,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
-			new(kit.RenderFlags).Register(f, m.getenv, "", 0)
+			new(kit.RenderFlags).Register(f, m.programs.Getenv, "", 0)
 			f.Bool("skip-preflight", false, "do not look first whether the cluster could run them")
 		},
 		passed: []string{"filename", "dry-run", "wait"},
@@ -80,18 +84,10 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	return cmd
 }
 
-func (c *connection) wakeAndFollow(ctx context.Context, cl *api.Client, name functions.Name) error {
-	w, err := cl.Wake(ctx, name, 0)
-	if err != nil {
-		return err
-	}
-	return c.followColdStart(ctx, cl, name, w.ColdStart)
-}
-
-func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []api.DeployReply, dry bool) error {
-	switch c.Output {
+func (m modelVerbs) printDeployed(ctx context.Context, cl *api.Client, done []api.DeployReply, dry bool) error {
+	switch m.Output {
 	case "json", "yaml":
-		return c.Encode(kit.NewList("DeployedList", done))
+		return m.Encode(kit.NewList("DeployedList", done))
 	}
 	for _, d := range done {
 		word := "changed"
@@ -105,36 +101,36 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 			word = "would be " + word
 		}
 		if d.Sized != "" {
-			c.Remark("%s: %s", d.Name, d.Sized)
+			m.Remark("%s: %s", d.Name, d.Sized)
 		}
 		if d.Unmet != "" {
-			c.Remark("warning: %s: no node that is there could hold it: %s", d.Name, d.Unmet)
+			m.Remark("warning: %s: no node that is there could hold it: %s", d.Name, d.Unmet)
 		}
 		for _, w := range d.Warnings {
 			w.File, w.Line, w.Column = d.Name, 0, 0
-			c.Remark("%v", w)
+			m.Remark("%v", w)
 		}
-		if c.Output == "name" {
-			fmt.Fprintln(c.Out, kit.Plain(d.Name))
+		if m.Output == "name" {
+			fmt.Fprintln(m.Out, kit.Plain(d.Name))
 			continue
 		}
-		fmt.Fprintln(c.Out, kit.Plain(d.Name+" "+word))
+		fmt.Fprintln(m.Out, kit.Plain(d.Name+" "+word))
 	}
-	if !dry && c.Output != "name" {
+	if !dry && m.Output != "name" {
 		d := done[len(done)-1]
 		if d.Remote != nil {
 			if why := describe.WhyRefused(d.Remote, teamData(ctx, cl, d.Team)); why != "" {
-				c.Remark("%s", why)
+				m.Remark("%s", why)
 				return nil
 			}
 		}
 		key := ""
-		if c.keyFrom == "--key" || c.keyFrom == "THAW_KEY" {
+		if m.keys.named != "" {
 			key = " -H \"Authorization: Bearer $THAW_KEY\""
 		}
-		c.Remark("try it:")
-		c.Remark("  thaw run %s \"Hello\"", tables.ShortName(d.Name))
-		c.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d "+
+		m.Remark("try it:")
+		m.Remark("  thaw run %s \"Hello\"", tables.ShortName(d.Name))
+		m.Remark("  curl -N %s/v1/chat/completions%s -H 'Content-Type: application/json' -d "+
 			"'{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'", cl.Server(), key,
 			tables.ShortName(d.Name))
 	}
@@ -143,7 +139,7 @@ func (c *connection) printDeployed(ctx context.Context, cl *api.Client, done []a
 
 // teamData is the class of a team's data; "" where it has set none, or is not to be seen.
 func teamData(ctx context.Context, cl *api.Client, team string) functions.DataClass {
-	teams, _ := cl.Teams(ctx) // advice is given without them too
+	teams, _ := api.GetItems[api.Team](ctx, cl, tables.Teams().Path) // advice is given without them too
 	for _, t := range teams {
 		if t.Name == team {
 			return t.Data

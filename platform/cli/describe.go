@@ -31,32 +31,27 @@ func (m modelVerbs) describe() *cobra.Command {
   thaw describe ml/llama -o json
   thaw describe team ml`,
 		ValidArgsFunction: m.completeNames,
-		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := m.name(ctx, cl, args[0])
+		RunE: m.named(queryTimeout, func(ctx context.Context, cl *api.Client, name functions.Name) error {
+			f, err := cl.Function(ctx, name)
 			if err != nil {
 				return err
 			}
-			d := description{Replicas: []functions.Replica{}, Events: []functions.Event{}}
-			if d.Function, err = cl.Function(ctx, name); err != nil {
-				return err
-			}
+			d := description{Function: f}
 			replicas, err := cl.Replicas(ctx)
 			if err != nil {
 				return err
 			}
-			d.Replicas = functions.Filter(replicas, func(r functions.Replica) bool { return r.Function == d.Function.Name })
-			if id := d.Function.ColdStart; id != "" {
+			d.Replicas = functions.Filter(replicas, func(r functions.Replica) bool { return r.Function == f.Name })
+			if id := f.ColdStart; id != "" {
 				if t, err := cl.ColdStart(ctx, id); err == nil {
 					d.ColdStart = &t
 				}
 			}
-			events, err := cl.Events(ctx, 0)
-			if err != nil {
+			if d.Events, err = cl.Events(ctx, f.Name, ""); err != nil {
 				return err
 			}
-			d.Events = functions.Filter(events, func(e functions.Event) bool { return e.Function == d.Function.Name })
 			d.Events = d.Events[max(0, len(d.Events)-describedEvents):]
-			return m.PrintDocument("Description", d.Function.Name, d, func() { m.printDescription(d) })
+			return m.PrintDocument("Description", f.Name, d, func() { m.printDescription(d) })
 		}),
 	}
 	m.asksKnative(v)
@@ -103,17 +98,19 @@ func (p printer) printDescription(d description) {
 	if f.Expected != nil {
 		row("Cold start", "%s expected", kit.Seconds(f.Expected))
 	}
-	if len(d.Replicas) > 0 {
-		fmt.Fprintln(p.Out, "\nReplicas")
-		kit.PrintTable(p.Out, tables.Replicas(p.Terminal), d.Replicas, p.Output == "wide", nil)
-	}
+	printSection(p, "Replicas", tables.Replicas(p.Terminal), d.Replicas)
 	if d.ColdStart != nil {
 		fmt.Fprintln(p.Out, "\nLast cold start")
 		p.waterfall(*d.ColdStart)
 	}
-	if len(d.Events) > 0 {
-		fmt.Fprintln(p.Out, "\nEvents")
-		kit.PrintTable(p.Out, tables.Events(p.Terminal), d.Events, p.Output == "wide", nil)
+	printSection(p, "Events", tables.Events(p.Terminal), d.Events)
+}
+
+// printSection prints a table below its title, unless it is empty.
+func printSection[T any](p printer, title string, k kit.Kind[T], items []T) {
+	if len(items) > 0 {
+		fmt.Fprintln(p.Out, "\n"+title)
+		kit.PrintTable(p.Out, k, items, p.Output == "wide", nil)
 	}
 }
 

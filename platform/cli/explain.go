@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,11 +108,11 @@ func startsOf(ctx context.Context, cl *api.Client, rec *functions.CompositionRec
 	return starts
 }
 
-func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
+func (m modelVerbs) explainDecision(ctx context.Context, cl *api.Client, kind, word string) error {
 	if kinds := api.ExplainKinds(); !slices.Contains(kinds, kind) {
 		return kit.Usage(kit.DidYouMean(kind, kinds, 1, "one of "+strings.Join(kinds, ", ")), "%q cannot be explained", functions.Clip(kind))
 	}
-	name, err := c.name(ctx, cl, word)
+	name, err := m.name(ctx, cl, word)
 	if err != nil {
 		return err
 	}
@@ -119,17 +120,14 @@ func (c *connection) explainDecision(ctx context.Context, cl *api.Client, kind, 
 	if err != nil {
 		return err
 	}
-	return c.PrintDocument("Explanation", e.Function, e, func() {
-		fmt.Fprintf(c.Out, "%s\n%s\n", kit.Plain(tables.ShortName(e.Function)), kit.Plain(e.Now))
+	return m.PrintDocument("Explanation", e.Function, e, func() {
+		fmt.Fprintf(m.Out, "%s\n%s\n", kit.Plain(tables.ShortName(e.Function)), kit.Plain(e.Now))
 		if e.Decided.IsZero() {
-			fmt.Fprintf(c.Out, "\nNo decision of this kind about it is remembered.\n")
+			fmt.Fprintf(m.Out, "\nNo decision of this kind about it is remembered.\n")
 		} else {
-			c.decision(e)
+			m.decision(e)
 		}
-		if len(e.Events) > 0 {
-			fmt.Fprintln(c.Out, "\nEvents")
-			kit.PrintTable(c.Out, tables.Events(c.Terminal), e.Events, c.Output == "wide", nil)
-		}
+		printSection(m.printer, "Events", tables.Events(m.Terminal), e.Events)
 	})
 }
 
@@ -235,19 +233,10 @@ came and went, each with its reason. The last thousand are kept.`,
 				}
 				of = name.WithoutAdapter().String()
 			}
-			if follow {
-				return tables.Watch(ctx, m.Terminal, cl, tables.Events(m.Terminal), func(e functions.Event) bool {
-					return m.showsFunction(e.Function) && (of == "" || e.Function == of) && (what == "" || e.Kind == what)
-				})
-			}
-			ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-			defer cancel()
-			items, err := cl.EventsOf(ctx, 0, of, what)
-			if err != nil {
-				return err
-			}
-			items = slices.DeleteFunc(items, func(e functions.Event) bool { return !m.showsFunction(e.Function) })
-			if err := kit.PrintList(m.Terminal, tables.Events(m.Terminal), items); err != nil || what == "" || len(items) > 0 {
+			k := tables.Events(m.Terminal)
+			k.Query = "?" + url.Values{"function": {of}, "kind": {what}}.Encode()
+			k.Keep = func(e functions.Event) bool { return (of == "" || e.Function == of) && (what == "" || e.Kind == what) }
+			if err := showList(ctx, m, cl, k, follow, ""); err != nil || follow || what == "" {
 				return err
 			}
 			return m.nameEventKinds(ctx, cl, what)
@@ -261,7 +250,7 @@ came and went, each with its reason. The last thousand are kept.`,
 // nameEventKinds says what the events are called that are remembered, unless one of them is
 // called so.
 func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what string) error {
-	all, err := cl.Events(ctx, 0)
+	all, err := cl.Events(ctx, "", "")
 	if err != nil {
 		return err
 	}

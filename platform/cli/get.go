@@ -15,8 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/tables"
 )
 
-const manyColdStarts = 1000
-
 // Kinds are the words that get takes.
 func Kinds() []string {
 	return []string{"functions", "models", "routers", "remotes", "replicas", "nodes", "teams", "coldstarts", "events", "keys"}
@@ -63,22 +61,15 @@ func (m modelVerbs) get() *cobra.Command {
 			case "functions", "models", "routers", "remotes":
 				return m.listFunctions(ctx, cl, kindOf, follow, want)
 			case "replicas":
-				return m.listReplicas(ctx, cl, follow, want)
-			case "nodes": // of no team
-				return showList(ctx, m.printer, cl, tables.Nodes(m.Terminal), follow, want, cl.Nodes)
+				return showList(ctx, m, cl, tables.Replicas(m.Terminal), follow, want)
+			case "nodes":
+				return showList(ctx, m, cl, tables.Nodes(m.Terminal), follow, want)
 			case "teams":
-				k := tables.Teams()
-				k.Keep = func(t api.Team) bool { return m.showsTeam(t.Name) }
-				return showList(ctx, m.printer, cl, k, follow, want, cl.Teams)
+				return showList(ctx, m, cl, tables.Teams(), follow, want)
 			case "coldstarts":
-				k := tables.ColdStarts(m.Terminal)
-				k.Keep = func(t api.ColdStart) bool { return m.showsFunction(t.Function) }
-				return showList(ctx, m.printer, cl, k, follow, want,
-					func(ctx context.Context) ([]api.ColdStart, error) { return cl.ColdStarts(ctx, manyColdStarts) })
+				return showList(ctx, m, cl, tables.ColdStarts(m.Terminal), follow, want)
 			case "events":
-				k := tables.Events(m.Terminal)
-				k.Keep = func(e functions.Event) bool { return m.showsFunction(e.Function) }
-				return showList(ctx, m.printer, cl, k, follow, want, func(ctx context.Context) ([]functions.Event, error) { return cl.Events(ctx, 0) })
+				return showList(ctx, m, cl, tables.Events(m.Terminal), follow, want)
 			}
 			if follow {
 				return kit.Usage("thaw keys list", "keys cannot be watched")
@@ -100,30 +91,30 @@ func watchFlag(cmd *cobra.Command, follow *bool) {
 }
 
 // showList lists or watches one kind; want, when given, is the name of one.
-func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[T], follow bool, want string,
-	get func(context.Context) ([]T, error)) error {
+func showList[T any](ctx context.Context, m modelVerbs, cl *api.Client, k kit.Kind[T], follow bool, want string) error {
 	is := func(v T) bool {
-		return (k.Keep == nil || k.Keep(v)) && (want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
+		return (k.Owner == nil || m.cluster.shows(k.Owner(v))) && (k.Keep == nil || k.Keep(v)) &&
+			(want == "" || k.Name(v) == want || tables.ShortName(k.Name(v)) == want)
 	}
 	if follow {
-		return tables.Watch(ctx, c.Terminal, cl, k, is)
+		return tables.Watch(ctx, m.Terminal, cl, k, is)
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 	}
-	items, err := get(ctx)
+	items, err := api.GetItems[T](ctx, cl, k.Path+k.Query)
 	if err != nil {
 		return err
 	}
 	if want == "" {
-		return kit.PrintList(c.Terminal, k, slices.DeleteFunc(items, func(v T) bool { return !is(v) }))
+		return kit.PrintList(m.Terminal, k, slices.DeleteFunc(items, func(v T) bool { return !is(v) }))
 	}
 	var names []string
 	for _, v := range items {
 		if is(v) {
-			return kit.PrintOne(c.Terminal, k, v)
+			return kit.PrintOne(m.Terminal, k, v)
 		}
 		names = append(names, k.Name(v))
 	}
@@ -134,14 +125,8 @@ func showList[T any](ctx context.Context, c printer, cl *api.Client, k kit.Kind[
 // listFunctions lists or watches the functions of a kind, of all with "".
 func (m modelVerbs) listFunctions(ctx context.Context, cl *api.Client, kind string, follow bool, want string) error {
 	k := tables.Functions()
-	k.Keep = func(f api.Function) bool { return m.showsTeam(f.Team) && (kind == "" || f.Kind == kind) }
-	return showList(ctx, m.printer, cl, k, follow, want, cl.Functions)
-}
-
-func (m modelVerbs) listReplicas(ctx context.Context, cl *api.Client, follow bool, want string) error {
-	k := tables.Replicas(m.Terminal)
-	k.Keep = func(r functions.Replica) bool { return m.showsFunction(r.Function) }
-	return showList(ctx, m.printer, cl, k, follow, want, cl.Replicas)
+	k.Keep = func(f api.Function) bool { return kind == "" || f.Kind == kind }
+	return showList(ctx, m, cl, k, follow, want)
 }
 
 func (m modelVerbs) ps() *cobra.Command {
@@ -153,7 +138,7 @@ func (m modelVerbs) ps() *cobra.Command {
   thaw ps --to knative -n ml    of a team on a cluster, by way of its API server
   thaw ps -o json`,
 		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, _ []string) error {
-			err := m.listReplicas(ctx, cl, follow, "")
+			err := showList(ctx, m, cl, tables.Replicas(m.Terminal), follow, "")
 			if err != nil || follow || m.Output != "table" && m.Output != "wide" {
 				return err
 			}
@@ -164,7 +149,7 @@ func (m modelVerbs) ps() *cobra.Command {
 				return err
 			}
 			for _, f := range all {
-				if f.Queued > 0 && m.showsTeam(f.Team) {
+				if f.Queued > 0 && m.cluster.shows(f.Team) {
 					m.Remark("%d wait for %s: %s", f.Queued, tables.ShortName(f.Name), cmp.Or(f.Problem, f.State.Word()))
 				}
 			}

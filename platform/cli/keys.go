@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
-	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/tables"
@@ -48,7 +48,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 	rm := &cobra.Command{
 		Use: "rm ID...", Short: "End keys at once", Args: kit.UpToArgs("the id of a key", 0),
 		Example: `  thaw keys rm 0f3a9c`,
-		RunE:    m.forEach((*api.Client).DeleteKey, "ended"),
+		RunE:    m.deleteEach(tables.Keys(m.Terminal).Path, "ended"),
 	}
 	// On a cluster a key is an entry of the Secret thaw-keys in the team's namespace.
 	sameAsTeam := func(f *kit.FlagSet) { f.StringP("namespace", "n", "", "the same as --team") }
@@ -64,6 +64,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 
 // listKeys lists the keys of a team, of all with ""; want, when given, is the id of one.
 func (m modelVerbs) listKeys(ctx context.Context, cl *api.Client, team, want string) error {
-	keys := func(ctx context.Context) ([]auth.Key, error) { return cl.Keys(ctx, team) }
-	return showList(ctx, m.printer, cl, tables.Keys(m.Terminal), false, want, keys)
+	k := tables.Keys(m.Terminal)
+	k.Query = "?team=" + url.QueryEscape(team)
+	return showList(ctx, m, cl, k, false, want)
 }

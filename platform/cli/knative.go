@@ -14,6 +14,13 @@ import (
 // none, and the one whose objects lists show; "": lists show those of all teams.
 type ClusterFlags struct{ Kubeconfig, Context, Namespace string }
 
+// shows reports whether lists show what belongs to a function, TEAM/NAME, or a team; what
+// belongs to none is shown where no team is named.
+func (c ClusterFlags) shows(owner string) bool {
+	team, _, _ := strings.Cut(owner, "/")
+	return c.Namespace == "" || team == c.Namespace
+}
+
 // cluster describes how a verb runs on a cluster instead of a server.
 type cluster struct {
 	flags  func(*kit.FlagSet) // for clusters only, beside those that select one

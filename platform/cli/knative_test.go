@@ -79,7 +79,7 @@ func TestToKnative(t *testing.T) {
 // TestNamespaceFlag: every verb that takes --to knative takes -n, --namespace.
 func TestNamespaceFlag(t *testing.T) {
 	root := newRoot(&connection{printer: printer{kit.NewTerminal(strings.NewReader(""), io.Discard, io.Discard,
-		func(string) string { return "" })}, getenv: func(string) string { return "" }})
+		func(string) string { return "" })}, programs: Programs{Getenv: func(string) string { return "" }}})
 	verbs := 0
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {

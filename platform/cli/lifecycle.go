@@ -24,11 +24,7 @@ func (m modelVerbs) wake() *cobra.Command {
   thaw wake ml/llama --lease 2h
   thaw wake ml/llama:pirate     # its adapter too; on a cluster a request loads that`,
 		ValidArgsFunction: m.completeNames,
-		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := m.name(ctx, cl, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: m.named(0, func(ctx context.Context, cl *api.Client, name functions.Name) error {
 			w, err := cl.Wake(ctx, name, lease)
 			if err != nil {
 				return err
@@ -59,11 +55,7 @@ func (m modelVerbs) stop() *cobra.Command {
 		Example: `  thaw stop tiny
   thaw stop tiny --wait`,
 		ValidArgsFunction: m.completeNames,
-		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			name, err := m.name(ctx, cl, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: m.named(0, func(ctx context.Context, cl *api.Client, name functions.Name) error {
 			w, err := cl.Stop(ctx, name)
 			if err != nil {
 				return err
@@ -96,20 +88,14 @@ func (m modelVerbs) rm() *cobra.Command {
 		Long: `Remove deployed models, routers and remotes, and drain the replicas of the models.
 Functions of the --functions folder belong to you: remove their files there.`,
 		ValidArgsFunction: m.completeNames,
-		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			for _, word := range args {
-				name, err := m.name(ctx, cl, word)
-				if err != nil {
-					return err
-				}
-				if err := cl.Remove(ctx, name); err != nil {
-					return err
-				}
-				if m.Output == "name" {
-					fmt.Fprintln(m.Out, name)
-				} else {
-					fmt.Fprintln(m.Out, name, "removed")
-				}
+		RunE: m.named(queryTimeout, func(ctx context.Context, cl *api.Client, name functions.Name) error {
+			if err := cl.Remove(ctx, name); err != nil {
+				return err
+			}
+			if m.Output == "name" {
+				fmt.Fprintln(m.Out, name)
+			} else {
+				fmt.Fprintln(m.Out, name, "removed")
 			}
 			return nil
 		}),

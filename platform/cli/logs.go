@@ -43,7 +43,7 @@ func (m modelVerbs) logs() *cobra.Command {
 }
 
 // replicaOf is the newest replica of a function, or the one of that id.
-func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string) (string, error) {
+func (m modelVerbs) replicaOf(ctx context.Context, cl *api.Client, word string) (string, error) {
 	all, err := cl.Replicas(ctx)
 	if err != nil {
 		return "", err
@@ -51,7 +51,7 @@ func (c *connection) replicaOf(ctx context.Context, cl *api.Client, word string)
 	if i := slices.IndexFunc(all, func(r functions.Replica) bool { return r.ID == word }); i >= 0 {
 		return word, nil
 	}
-	name, err := c.name(ctx, cl, word)
+	name, err := m.name(ctx, cl, word)
 	if err != nil {
 		// It may be a replica that has ended: the server knows.
 		if strings.ContainsAny(word, "0123456789") && !strings.Contains(word, "/") {

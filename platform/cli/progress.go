@@ -42,7 +42,7 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 
 // describeStart is a cold start in one line, with the word that changes with its state: of one
 // that no node takes, why. One that no node can ever take is an error.
-func (c *connection) describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart,
+func describeStart(ctx context.Context, cl *api.Client, name functions.Name, t api.ColdStart,
 	bytesPerSecond float64) (state, text string, err error) {
 	if t.Node == "" {
 		switch f, err := cl.Function(ctx, name); {
@@ -64,17 +64,17 @@ func cannotLoad(name, why string) error {
 
 // followColdStart shows a cold start until it is READY. An id of "" is a function that is
 // up already.
-func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
+func (m modelVerbs) followColdStart(ctx context.Context, cl *api.Client, name functions.Name, id string) error {
 	if id == "" {
 		return nil
 	}
-	l := c.NewProgressLine()
+	l := m.NewProgressLine()
 	defer l.Clear()
 	var r kit.Rate
-	asked := c.Now()
+	asked := m.Now()
 	for unknown := 0; ; {
 		// A start without waiting requests is cancelled: another wake renews this one.
-		if now := c.Now(); now.Sub(asked) > rewakeEvery {
+		if now := m.Now(); now.Sub(asked) > rewakeEvery {
 			w, err := cl.Wake(ctx, name, 0)
 			if err != nil {
 				return err
@@ -104,7 +104,7 @@ func (c *connection) followColdStart(ctx context.Context, cl *api.Client, name f
 			case t.State == functions.Ready:
 				return nil
 			}
-			state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes))
+			state, text, err := describeStart(ctx, cl, name, t, r.Add(m.Now(), t.Progress.Bytes))
 			if err != nil {
 				return err
 			}

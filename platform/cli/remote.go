@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -31,13 +30,13 @@ const DefaultServer = "http://127.0.0.1:8080"
 // queryTimeout bounds a verb that only reads; --timeout overrides it.
 const queryTimeout = 30 * time.Second
 
-// client returns a client of the server and sets keyFrom.
+// client returns a client of the server.
 func (c *connection) client() (*api.Client, error) {
 	if c.programs.Client != nil {
-		return c.programs.Client(c.cluster, c.givenKey())
+		return c.programs.Client(c.cluster, c.keys.given())
 	}
-	server := cmp.Or(c.server, c.getenv("THAW_SERVER"), DefaultServer)
-	key, err := c.findKey(server)
+	server := cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"), DefaultServer)
+	key, err := c.keys.find(server)
 	if err != nil {
 		return nil, err
 	}
@@ -45,40 +44,48 @@ func (c *connection) client() (*api.Client, error) {
 	if err != nil {
 		return nil, kit.Usage("--server URL or THAW_SERVER", "%v", err)
 	}
-	if c.keyFound {
+	if c.keys.file != "" {
 		cl.GuessKey()
 	}
 	return cl, nil
 }
 
-// givenKey is the key of --key or THAW_KEY, without the line end that a file may have.
-func (c *connection) givenKey() string {
-	switch {
-	case c.key != "":
-		c.keyFrom = "--key"
-	case c.getenv("THAW_KEY") != "":
-		c.keyFrom = "THAW_KEY"
-	}
-	return strings.TrimSpace(cmp.Or(c.key, c.getenv("THAW_KEY")))
+// keyFinder finds the key to send, and remembers where, for the hint when it is wrong.
+type keyFinder struct {
+	key, data string // --key and --data
+	getenv    func(string) string
+	named     string // the flag or variable that named it
+	file      string // the admin token in a data folder: neither flag nor variable named a key
 }
 
-// findKey is the key to send: --key, THAW_KEY, or on this machine the admin
+// given is the key of --key or THAW_KEY, without the line end that a file may have.
+func (k *keyFinder) given() string {
+	switch {
+	case k.key != "":
+		k.named = "--key"
+	case k.getenv("THAW_KEY") != "":
+		k.named = "THAW_KEY"
+	}
+	return strings.TrimSpace(cmp.Or(k.key, k.getenv("THAW_KEY")))
+}
+
+// find is the key to send: --key, THAW_KEY, or on this machine the admin
 // token in the data folder. Of data folders the one that was named counts;
 // unnamed, ./data (where make run puts it) comes before the one at home.
-func (c *connection) findKey(server string) (string, error) {
-	if k := c.givenKey(); k != "" {
-		return k, nil
+func (k *keyFinder) find(server string) (string, error) {
+	if key := k.given(); key != "" {
+		return key, nil
 	}
 	if !isLocal(server) {
 		return "", nil
 	}
-	dirs, _ := c.dataFolders() // without any there is no token to send
+	dirs, _ := k.dataFolders() // without any there is no token to send
 	for _, dir := range dirs {
 		path := filepath.Join(dir, "admin-token")
 		token, err := kit.ReadToken(path)
 		switch {
 		case err == nil:
-			c.keyFrom, c.keyFound = path, true
+			k.file = path
 			return token, nil
 		case errors.Is(err, os.ErrPermission):
 			return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read", Err: err,
@@ -90,11 +97,11 @@ func (c *connection) findKey(server string) (string, error) {
 
 // dataFolders are where the data of a server of this machine may be, the
 // likeliest first.
-func (c *connection) dataFolders() ([]string, error) {
-	if dir := cmp.Or(c.data, c.getenv("THAW_DATA")); dir != "" {
+func (k *keyFinder) dataFolders() ([]string, error) {
+	if dir := cmp.Or(k.data, k.getenv("THAW_DATA")); dir != "" {
 		return []string{dir}, nil
 	}
-	home, err := dataDir(c.getenv, "thaw")
+	home, err := dataDir(k.getenv, "thaw")
 	if err != nil {
 		return []string{"data"}, err
 	}
@@ -107,14 +114,7 @@ func isLocal(server string) bool {
 		server = "http://" + server
 	}
 	u, err := url.Parse(server)
-	if err != nil {
-		return false
-	}
-	if strings.EqualFold(u.Hostname(), "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	return err == nil && ip.IsLoopback()
+	return err == nil && functions.IsLoopbackHost(u.Hostname())
 }
 
 // withHint adds an exit code and a hint to an error of the client.
@@ -134,10 +134,10 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 			e.Exit = kit.ExitNotFound
 		case 401:
 			e.Exit, e.Hint = kit.ExitDenied, "give --key KEY or THAW_KEY; on the server's machine --data DIR finds its admin token"
-			if c.keyFrom != "" {
-				e.Hint = "the key came from " + c.keyFrom + "; is it of this server?"
+			if from := cmp.Or(c.keys.named, c.keys.file); from != "" {
+				e.Hint = "the key came from " + from + "; is it of this server?"
 			}
-			if c.keyFound {
+			if c.keys.file != "" {
 				e.Hint += " --data DIR names the server's data folder, --key KEY a key"
 			}
 		case 403, 429:
@@ -181,10 +181,12 @@ func unwrapURLError(err error) error {
 	return err
 }
 
+// verbBody is cobra's RunE.
+type verbBody = func(cmd *cobra.Command, args []string) error
+
 // remote makes the body of a verb that calls the server. bound is its time limit,
 // which --timeout overrides; 0 is none.
-func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) func(*cobra.Command,
-	[]string) error {
+func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := c.requireOutput(kit.OutputForms...); err != nil {
 			return err
@@ -215,6 +217,22 @@ func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl
 	}
 }
 
+// named makes the body of a verb that calls the server with each function that its arguments name.
+func (c *connection) named(bound time.Duration, do func(ctx context.Context, cl *api.Client, name functions.Name) error) verbBody {
+	return c.remote(bound, func(ctx context.Context, cl *api.Client, args []string) error {
+		for _, word := range args {
+			name, err := c.name(ctx, cl, word)
+			if err == nil {
+				err = do(ctx, cl, name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // name reads NAME or TEAM/NAME as a person means it: without a team, the only
 // function of that name that the key sees, the default team's before others.
 func (c *connection) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
@@ -231,7 +249,7 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	var teams, names []string
 	for _, f := range all {
-		if !c.showsTeam(f.Team) {
+		if !c.cluster.shows(f.Team) {
 			continue
 		}
 		names = append(names, f.Model)
@@ -255,33 +273,14 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	return n, nil
 }
 
-// showsTeam reports whether lists show what belongs to a team.
-func (c *connection) showsTeam(team string) bool {
-	return c.cluster.Namespace == "" || team == c.cluster.Namespace
-}
-
-// showsFunction reports whether lists show what belongs to a function, TEAM/NAME; what
-// belongs to none is shown where no team is named.
-func (c *connection) showsFunction(name string) bool {
-	team, _, _ := strings.Cut(name, "/")
-	return c.showsTeam(team)
-}
-
 // completeNames offers the functions of the server, if it answers at once.
 func (c *connection) completeNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	cl, err := c.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer cl.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
-	defer cancel()
-	all, err := cl.Functions(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	var all []api.Function
+	if cl, err := c.client(); err == nil && len(args) == 0 {
+		defer cl.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+		defer cancel()
+		all, _ = cl.Functions(ctx) // without an answer none is offered
 	}
 	names := functions.ConvertAll(all, func(f api.Function) string { return tables.ShortName(f.Name) })
 	return names, cobra.ShellCompDirectiveNoFileComp

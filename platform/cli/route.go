@@ -40,9 +40,9 @@ be sent; its model names the Router unless --router does. - is standard input.`,
 	return cmd
 }
 
-func (c *connection) printDecision(rec functions.RouteRecord, err error) error {
+func (m modelVerbs) printDecision(rec functions.RouteRecord, err error) error {
 	if err != nil {
 		return err
 	}
-	return decision.Print(c.Terminal, tables.ShortName(rec.Router), rec)
+	return decision.Print(m.Terminal, tables.ShortName(rec.Router), rec)
 }

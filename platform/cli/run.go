@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -39,7 +38,8 @@ type chatRequest struct {
 const maxPrompt = 8 << 20 // of a prompt that is piped in
 
 func (m modelVerbs) run() *cobra.Command {
-	var a chatRequest
+	c := chat{Terminal: m.Terminal, withHint: m.withHint}
+	a := &c.request
 	var system string
 	var temperature float64
 	var seed int
@@ -57,7 +57,7 @@ refusal is an error.`,
 		ValidArgsFunction: m.completeNames,
 	}
 	cmd.RunE = m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-		a.Model, a.Stream = args[0], true
+		c.client, a.Model, a.Stream = cl, args[0], true
 		if n, err := m.name(ctx, cl, args[0]); err == nil {
 			a.Model = tables.ShortName(n.String())
 		} // else it is the server's to say: it knows more than models
@@ -79,14 +79,13 @@ refusal is an error.`,
 			prompt = strings.TrimSpace(string(b))
 		}
 		if prompt != "" {
-			a.Messages = append(a.Messages, message{"user", prompt})
-			_, err := m.chat(ctx, cl, a)
+			_, err := c.ask(ctx, prompt)
 			return err
 		}
 		if m.NoInput || !kit.IsTTY(m.In) {
 			return kit.Usage(`thaw run NAME "PROMPT"`, "there is no prompt")
 		}
-		return m.turns(ctx, cl, a)
+		return c.turns(ctx)
 	})
 	cmd.Flags().StringVar(&system, "system", "", "instructions before the first turn")
 	cmd.Flags().IntVar(&a.MaxTokens, "max-tokens", 0, "end an answer after so many tokens; 0 is the engine's own bound")
@@ -95,8 +94,17 @@ refusal is an error.`,
 	return cmd
 }
 
-func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) error {
-	c.Remark("chatting with %s; Ctrl-D ends", a.Model)
+// chat is a chat with one model at a terminal.
+type chat struct {
+	*kit.Terminal
+	withHint func(*api.Client, error) error
+	client   *api.Client
+	request  chatRequest // of the next turn, with all turns before
+}
+
+// turns asks for prompts until their end.
+func (c *chat) turns(ctx context.Context) error {
+	c.Remark("chatting with %s; Ctrl-D ends", c.request.Model)
 	lines := make(chan string)
 	in := bufio.NewScanner(c.In)
 	in.Buffer(nil, maxPrompt)
@@ -128,35 +136,35 @@ func (c *connection) turns(ctx context.Context, cl *api.Client, a chatRequest) e
 		if prompt == "" {
 			continue
 		}
-		a.Messages = append(a.Messages, message{"user", prompt})
-		answer, err := c.chat(ctx, cl, a)
+		answer, err := c.ask(ctx, prompt)
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			// One turn failed; the chat goes on without it.
-			c.Report(ctx, c.withHint(cl, err))
-			a.Messages = a.Messages[:len(a.Messages)-1]
+			c.Report(ctx, c.withHint(c.client, err))
+			c.request.Messages = c.request.Messages[:len(c.request.Messages)-1]
 			continue
 		}
-		a.Messages = append(a.Messages, message{"assistant", answer})
+		c.request.Messages = append(c.request.Messages, message{"assistant", answer})
 	}
 }
 
-// chat sends one request and streams the answer to stdout.
-func (c *connection) chat(ctx context.Context, cl *api.Client, a chatRequest) (answer string, err error) {
-	body, err := json.Marshal(a)
+// ask adds a prompt to the request, sends it and streams the answer to stdout.
+func (c *chat) ask(ctx context.Context, prompt string) (answer string, err error) {
+	c.request.Messages = append(c.request.Messages, message{"user", prompt})
+	body, err := json.Marshal(c.request)
 	if err != nil {
 		return "", err
 	}
 	l := c.NewProgressLine()
 	defer l.Clear()
-	res, err := c.send(ctx, cl, l, body)
+	res, err := c.send(ctx, l, body)
 	if err != nil {
 		return "", err
 	}
 	defer res.Body.Close()
-	answer, timeline, err := chatstream.Print(c.Terminal, l, res.Body, a.Model)
+	answer, timeline, err := chatstream.Print(c.Terminal, l, res.Body, c.request.Model)
 	if timeline == "" && res.Header.Get("thaw-cold-start") != "" {
 		timeline = chatstream.ServerTiming(res.Header.Get("Server-Timing"))
 	}
@@ -172,7 +180,7 @@ const headEvery = 250 * time.Millisecond
 // send sends a request and waits for its head. A stream's head comes when the
 // answer does or after some seconds of waiting, whichever is first; until then
 // the progress is asked for beside it, by the request's own id.
-func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLine, body []byte) (*http.Response, error) {
+func (c *chat) send(ctx context.Context, l *kit.ProgressLine, body []byte) (*http.Response, error) {
 	id := "thaw-run-" + rand.Text()
 	type head struct {
 		res *http.Response
@@ -180,8 +188,8 @@ func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLi
 	}
 	came := make(chan head, 1)
 	go func() {
-		res, err := cl.Do(ctx, "POST", "/v1/chat/completions", http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}},
-			bytes.NewReader(body))
+		res, err := c.client.Do(ctx, "POST", "/v1/chat/completions",
+			http.Header{"Content-Type": {"application/json"}, "X-Client-Request-Id": {id}}, body)
 		came <- head{res, err}
 	}()
 	var r kit.Rate
@@ -192,9 +200,9 @@ func (c *connection) send(ctx context.Context, cl *api.Client, l *kit.ProgressLi
 		case h := <-came: // always: ctx ends it too
 			return h.res, h.err
 		case <-tick.C:
-			if t, err := cl.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
+			if t, err := c.client.ColdStart(ctx, id); err == nil && !t.State.Over() && t.State != functions.Ready {
 				if name, err := functions.ParseName(t.Function, ""); err == nil {
-					if state, text, err := c.describeStart(ctx, cl, name, t, r.Add(c.Now(), t.Progress.Bytes)); err == nil {
+					if state, text, err := describeStart(ctx, c.client, name, t, r.Add(c.Now(), t.Progress.Bytes)); err == nil {
 						l.Show(state, text)
 					}
 				}

@@ -49,5 +49,5 @@ Only the folder for temporary files is written to. SIGTERM drains.
 Exit codes: 0 drained, 1 the model failed, 2 settings or THAW_MODEL are wrong,
 6 the node's loader did not answer. The reason is the last line of the log, and in
 /dev/termination-log, where Kubernetes finds it.`,
-	}, r, "", func() error { r.Model = v.getenv("THAW_MODEL"); return r.check() }, v.programs.Runtime)
+	}, r, "", func() error { r.Model = v.programs.Getenv("THAW_MODEL"); return r.check() }, v.programs.Runtime)
 }

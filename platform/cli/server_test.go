@@ -253,23 +253,27 @@ func start(t *testing.T) *server {
 	limits := &ratelimit.Limits{}
 	limits.SetTeams(teams)
 	a := api.New(api.Options{
-		Catalog: s.cat, Keys: book, Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) }, State: s.fakePlatform,
-		History: s.fakePlatform, Starter: s.fakePlatform, Requests: s.fakePlatform, Stores: stores{},
-		Demand: func(n functions.Name) (int, int) {
-			if n.Name == "tiny" {
-				return 0, 3
-			}
-			return 0, 0
+		Platform: api.Platform{Catalog: s.cat, State: s.fakePlatform, History: s.fakePlatform, Spending: spending{},
+			Demand: func(n functions.Name) (_, queued int, _ time.Time) {
+				if n.Name == "tiny" {
+					queued = 3
+				}
+				return 0, queued, time.Time{}
+			},
+			Usage: func(team string) ratelimit.Usage { return limits.Usage(team, time.Now()) },
+			TeamUse: func(team string) functions.TeamUse {
+				if team != "ml" {
+					return functions.TeamUse{}
+				}
+				left, resets := 1800.0, noon.Add(12*time.Hour)
+				return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3,
+					EvictionsSuffered: 4, Thrash: 1}
+			},
 		},
-		Spending: spending{}, ForgetAnswers: func(n functions.Name) int { return len(n.Name) },
-		TeamUse: func(team string) functions.TeamUse {
-			if team != "ml" {
-				return functions.TeamUse{}
-			}
-			left, resets := 1800.0, noon.Add(12*time.Hour)
-			return functions.TeamUse{GPUs: 2, RecentGPUs: 1.25, Today: 1800, Total: 98765.4, Left: &left, Resets: &resets, EvictionsInflicted: 3,
-				EvictionsSuffered: 4, Thrash: 1}
-		},
+		Access:    api.Access{Keys: book, Open: true},
+		Functions: api.Functions{Starter: s.fakePlatform},
+		Requests:  s.fakePlatform,
+		Caches:    api.Caches{Stores: stores{}, ForgetAnswers: func(n functions.Name) int { return len(n.Name) }},
 		Explain: func(kind string, n functions.Name) (functions.Explanation, bool) {
 			e := functions.Explanation{Kind: kind, Function: n.String(), State: functions.Ready, Now: "It serves 2 requests with 1 replica."}
 			if kind == "place" {
@@ -290,8 +294,8 @@ func start(t *testing.T) *server {
 			return nil, functions.ErrNotFound
 		},
 		Ready:     func() []string { return s.reasons },
-		Decisions: decisions(), DryRoute: dryRoute,
-		Agents: &joinedAgents{}, AgentsURL: "https://10.0.0.1:8090", Open: true, Version: "test",
+		Decisions: api.Decisions{Log: decisions(), DryRoute: dryRoute},
+		Agents:    &joinedAgents{}, AgentsURL: "https://10.0.0.1:8090", Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -44,7 +44,7 @@ const resumeHint = "what has arrived stays; the same command goes on from there"
 // jsonLines: every line of progress is for a program.
 func (p printer) jsonLines() bool { return p.Output == "json" }
 
-func (m modelVerbs) pull() *cobra.Command {
+func (w weightVerbs) pull() *cobra.Command {
 	var ask api.PrefetchRequest
 	var folder string
 	var o LocalStoreOptions
@@ -75,9 +75,9 @@ Interrupted or killed, the same command goes on from where it was.`,
   thaw pull az://acct/models/llama --data /w --peer https://gpu-1:9000 --certs /var/lib/thaw-agent/identity
   vllm serve "$(thaw pull -q az://acct/models/llama --data /w)"
   thaw pull ml/llama`,
-		ValidArgsFunction: m.completeNames,
+		ValidArgsFunction: w.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := m.requireOutput("table", "json", "name"); err != nil {
+			if err := w.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
 			if !cmd.Flags().Changed("data") {
@@ -85,11 +85,11 @@ Interrupted or killed, the same command goes on from where it was.`,
 					return kit.Usage("thaw pull "+functions.Clip(args[0])+" --data DIR",
 						"--store, --functions, --peer and --certs are for a pull with --data")
 				}
-				return m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-					return m.requestPrefetch(ctx, cl, args[0], ask)
+				return w.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+					return w.requestPrefetch(ctx, cl, args[0], ask)
 				})(cmd, args)
 			}
-			return m.pullHere(cmd.Context(), o, args[0], folder, ask)
+			return w.pullHere(cmd.Context(), o, args[0], folder, ask)
 		},
 	}
 	prefetchFlags(cmd, &ask)
@@ -103,7 +103,7 @@ Interrupted or killed, the same command goes on from where it was.`,
 }
 
 // pullHere is pull with --data: the store is on this machine.
-func (m modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
+func (w weightVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, folder string, ask api.PrefetchRequest) error {
 	if ask.Node != "" {
 		return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 	}
@@ -113,8 +113,8 @@ func (m modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 	if err := kit.CheckPeers(o.Peers); err != nil {
 		return err
 	}
-	return m.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
-		r, err := m.localRequest(ctx, word, folder)
+	return w.withLocalStore(ctx, o, func(ctx context.Context, s LocalStore) error {
+		r, err := w.localRequest(ctx, word, folder)
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,7 @@ func (m modelVerbs) pullHere(ctx context.Context, o LocalStoreOptions, word, fol
 			return kit.Usage(p[0].Hint, "%s: %s", p[0].Path, p[0].Message)
 		}
 		r.Digest, r.Pin, r.Files = ask.Digest, ask.Pin, append(r.Files, ask.Files...)
-		return m.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, report) })
+		return w.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return s.Prefetch(ctx, r, report) })
 	})
 }
 
@@ -137,7 +137,7 @@ func prefetchFlags(cmd *cobra.Command, ask *api.PrefetchRequest) {
 	cmd.Flags().BoolVar(&ask.Pin, "pin", false, "keep it from being evicted (thaw cache unpin)")
 }
 
-func (m modelVerbs) prefetch() *cobra.Command {
+func (w weightVerbs) prefetch() *cobra.Command {
 	var ask api.PrefetchRequest
 	cmd := &cobra.Command{
 		Use: "prefetch NAME|SOURCE", Short: "Download a model's weights to a node ahead of requests", GroupID: "use",
@@ -147,12 +147,12 @@ start. No engine starts. An interrupt cancels the download; what has arrived sta
 		Example: `  thaw prefetch ml/llama
   thaw prefetch ml/llama --node gpu-7 --pin
   thaw prefetch az://acct/models/llama -o json`,
-		ValidArgsFunction: m.completeNames,
-		RunE: m.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
-			if err := m.requireOutput("table", "json", "name"); err != nil {
+		ValidArgsFunction: w.completeNames,
+		RunE: w.remote(0, func(ctx context.Context, cl *api.Client, args []string) error {
+			if err := w.requireOutput("table", "json", "name"); err != nil {
 				return err
 			}
-			return m.requestPrefetch(ctx, cl, args[0], ask)
+			return w.requestPrefetch(ctx, cl, args[0], ask)
 		}),
 	}
 	prefetchFlags(cmd, &ask)
@@ -184,60 +184,53 @@ func displayName(word string) string {
 }
 
 // requestPrefetch prefetches what a word names on a server, and shows the progress.
-func (c *connection) requestPrefetch(ctx context.Context, cl *api.Client, word string, ask api.PrefetchRequest) error {
-	if err := c.fillRequest(ctx, cl, word, &ask); err != nil {
-		return err
-	}
-	return c.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
-}
-
-func (c *connection) fillRequest(ctx context.Context, cl *api.Client, word string, ask *api.PrefetchRequest) error {
-	if isSource(word) {
-		if strings.HasPrefix(word, ".") {
-			return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine",
-				"a server does not know which folder %s is in", functions.Clip(word))
+func (w weightVerbs) requestPrefetch(ctx context.Context, cl *api.Client, word string, ask api.PrefetchRequest) error {
+	switch {
+	case !isSource(word):
+		name, err := w.name(ctx, cl, word)
+		if err != nil {
+			return err
 		}
+		ask.Model = name.String()
+	case strings.HasPrefix(word, "."):
+		return kit.Usage("the whole path, or thaw pull "+functions.Clip(word)+" --data DIR for this machine",
+			"a server does not know which folder %s is in", functions.Clip(word))
+	default:
 		ask.Source = word
-		return nil
 	}
-	name, err := c.name(ctx, cl, word)
-	if err != nil {
-		return err
-	}
-	ask.Model = name.String()
-	return nil
+	return w.showTransfer(ctx, displayName(word), func(report func(functions.StoreProgress)) error { return cl.Prefetch(ctx, ask, report) })
 }
 
 // withLocalStore does something with the store below --data.
-func (c *connection) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
-	if c.data == "" {
+func (w weightVerbs) withLocalStore(ctx context.Context, o LocalStoreOptions, do func(context.Context, LocalStore) error) error {
+	if w.keys.data == "" {
 		return kit.Usage("--data DIR", "--data is empty")
 	}
-	if c.timeout > 0 {
+	if w.timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		ctx, cancel = context.WithTimeout(ctx, w.timeout)
 		defer cancel()
 	}
-	data, err := filepath.Abs(c.data)
+	data, err := filepath.Abs(w.keys.data)
 	if err != nil {
 		return err
 	}
-	o.Data, o.Log = data, c.Err
-	s, err := c.programs.OpenStore(o)
+	o.Data, o.Log = data, w.Err
+	s, err := w.programs.OpenStore(o)
 	if err != nil {
 		return storeExit(err)
 	}
 	defer s.Close()
 	err = do(ctx, s)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return &kit.Error{Exit: kit.ExitTimeout, What: "not done within " + c.timeout.String(), Hint: resumeHint}
+		return &kit.Error{Exit: kit.ExitTimeout, What: "not done within " + w.timeout.String(), Hint: resumeHint}
 	}
 	return storeExit(err)
 }
 
 // localRequest is what a word means on this machine: a source, or a model of a folder
 // or of what was deployed here.
-func (c *connection) localRequest(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
+func (w weightVerbs) localRequest(ctx context.Context, word, folder string) (functions.PrefetchRequest, error) {
 	var r functions.PrefetchRequest
 	if isSource(word) {
 		dir, err := os.Getwd()
@@ -247,8 +240,8 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 	if err != nil {
 		return r, kit.Usage("a URL such as hf://ORG/REPO, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
-	folder = cmp.Or(folder, c.getenv("THAW_FUNCTIONS"))
-	deployed := filepath.Join(c.data, "functions")
+	folder = cmp.Or(folder, w.programs.Getenv("THAW_FUNCTIONS"))
+	deployed := filepath.Join(w.keys.data, "functions")
 	if _, err := os.Stat(deployed); err != nil {
 		deployed = ""
 	}
@@ -265,7 +258,7 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 			return functions.PrefetchRequest{Source: m.Spec.Source, Dir: m.Dir, Files: m.Spec.StagedFiles()}, nil
 		}
 		for _, p := range cat.Problems().Wrong() {
-			c.Remark("%v", p)
+			w.Remark("%v", p)
 		}
 		for _, m := range cat.Models() {
 			names = append(names, m.FullName().Short())
@@ -277,31 +270,31 @@ func (c *connection) localRequest(ctx context.Context, word, folder string) (fun
 
 // showTransfer runs something that reports its progress, shows that, and prints what
 // came of it.
-func (c *connection) showTransfer(ctx context.Context, what string, run func(report func(functions.StoreProgress)) error) error {
-	l := c.NewProgressLine()
+func (w weightVerbs) showTransfer(ctx context.Context, what string, run func(report func(functions.StoreProgress)) error) error {
+	l := w.NewProgressLine()
 	defer l.Clear()
 	var last, bad functions.StoreProgress
 	note := ""
-	enc := json.NewEncoder(c.Out)
+	enc := json.NewEncoder(w.Out)
 	err := run(func(p functions.StoreProgress) {
 		last = p
 		if p.Error != nil && bad.Error == nil {
 			bad = p
 		}
 		if p.Note != "" && p.Note != note {
-			if note = p.Note; !c.jsonLines() {
+			if note = p.Note; !w.jsonLines() {
 				l.Clear()
-				c.Remark("%s", kit.Plain(note))
+				w.Remark("%s", kit.Plain(note))
 			}
 		}
-		if c.jsonLines() {
+		if w.jsonLines() {
 			_ = enc.Encode(p) // a reader that went away gets the failure at the end
 			return
 		}
 		if p.Over() {
 			l.Clear()
 			if p.State == "ready" {
-				c.Remark("%s", transferResult(what, p))
+				w.Remark("%s", transferResult(what, p))
 			}
 			return
 		}
@@ -310,15 +303,15 @@ func (c *connection) showTransfer(ctx context.Context, what string, run func(rep
 	l.Clear()
 	switch {
 	case ctx.Err() != nil:
-		c.Remark("%s", resumeHint)
+		w.Remark("%s", resumeHint)
 		return ctx.Err()
 	case err != nil:
 		return err
 	case bad.Error != nil:
 		return storeExit(bad.Error)
 	}
-	if !c.jsonLines() && last.Path != "" {
-		fmt.Fprintln(c.Out, kit.Plain(last.Path))
+	if !w.jsonLines() && last.Path != "" {
+		fmt.Fprintln(w.Out, kit.Plain(last.Path))
 	}
 	return nil
 }

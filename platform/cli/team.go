@@ -22,7 +22,7 @@ func (m modelVerbs) describeTeam() *cobra.Command {
   thaw describe team ml --to knative     where a team is a namespace
   thaw describe team ml -o json`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
-			teams, err := cl.Teams(ctx)
+			teams, err := api.GetItems[api.Team](ctx, cl, tables.Teams().Path)
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"math"
-	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -282,8 +282,5 @@ func (s *startHeap) Pop() any {
 
 // before orders equal times by name, so that every run has the same order.
 func (s plannedStart) before(b plannedStart) bool {
-	if c := s.at.Compare(b.at); c != 0 {
-		return c < 0
-	}
-	return slices.Compare([]string{s.of.name.Team, s.of.name.Name, s.why}, []string{b.of.name.Team, b.of.name.Name, b.why}) < 0
+	return cmp.Or(s.at.Compare(b.at), s.of.name.Compare(b.of.name), strings.Compare(s.why, b.why)) < 0
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,12 +31,8 @@ type body struct {
 	// Reading ahead, while the request is held.
 	waiting atomic.Bool
 	reader  chan struct{} // closed when the reader has ended; nil: there was none
-	budget  *httpserver.Budget
-	account string
 
-	mu       sync.Mutex // of the two below: the transport may read on after release
-	charged  int64      // what budget counts for account: the capacity of kept
-	released bool       // nothing is counted any more
+	memory httpserver.Charge // the capacity of kept; the transport may read on after its End
 }
 
 // readsOn is how long a new sending waits for an earlier one's pending read.
@@ -57,8 +52,8 @@ func (g *Gateway) bodyOf(w *writer, r *http.Request) *body {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
 	}
-	return &body{budget: g.o.Bodies, reads: make(chan struct{}, 1), in: r.Body, control: http.NewResponseController(w.ResponseWriter),
-		sized: r.ContentLength > 0}
+	return &body{memory: httpserver.Charge{Budget: g.o.Bodies}, reads: make(chan struct{}, 1), in: r.Body,
+		control: http.NewResponseController(w.ResponseWriter), sized: r.ContentLength > 0}
 }
 
 // readWhole reads a small body of declared length completely.
@@ -122,25 +117,16 @@ func (b *body) readPiece(most int64) bool {
 // grow gives kept a capacity of size bytes, and counts them; false where the memory is
 // not free, and after release. The token of reads must be held.
 func (b *body) grow(size int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.released || b.budget.Add(b.account, int64(size)-b.charged) != nil {
+	if b.memory.Set(int64(size)) != nil {
 		return false
 	}
-	b.charged = int64(size)
 	b.kept = append(make([]byte, 0, size), b.kept...)
 	return true
 }
 
 // release stops the background reader, waits for its end, and gives back what is counted.
 func (b *body) release() {
-	defer func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.released = true; b.charged > 0 {
-			b.budget.Add(b.account, -b.charged)
-		}
-	}()
+	defer b.memory.End()
 	if b.reader == nil {
 		return
 	}

@@ -12,7 +12,7 @@ func TestReleasedBodyCountsNothing(t *testing.T) {
 	in, client := io.Pipe()
 	defer in.Close()
 	budget := httpserver.NewBudget(1<<20, 1<<20)
-	b := &body{in: in, budget: budget, account: "a", reads: make(chan struct{}, 1)}
+	b := &body{in: in, memory: httpserver.Charge{Budget: budget, Account: "a"}, reads: make(chan struct{}, 1)}
 	sending, ok := b.send()
 	if !ok {
 		t.Fatal("the body cannot be sent")

@@ -319,7 +319,7 @@ var shimPaths = []string{"/readyz", "/livez", "/timeline"}
 func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, team, account string) {
 	b := g.bodyOf(w, r)
 	if b != nil {
-		b.account = account
+		b.memory.Account = account
 		defer b.release()
 		if !g.readSmallBody(w, r, b) {
 			return

@@ -53,7 +53,6 @@ func eachItem[L runtime.Object, T any](ctx context.Context, list func(context.Co
 // concurrent use and needs no closing.
 type Cluster struct {
 	serving   servingclient.ServingV1Interface
-	core      corev1.CoreV1Interface
 	kube      kubernetes.Interface
 	config    *rest.Config
 	namespace string
@@ -84,9 +83,6 @@ func Open(a Access) (*Cluster, error) {
 	}
 	c := &Cluster{config: config, namespace: cmp.Or(namespace, functions.DefaultTeam), host: config.Host}
 	if c.serving, err = servingclient.NewForConfig(config); err == nil {
-		c.core, err = corev1.NewForConfig(config)
-	}
-	if err == nil {
 		c.kube, err = kubernetes.NewForConfig(config)
 	}
 	if err != nil {
@@ -104,6 +100,11 @@ func (w warningHandler) HandleWarningHeader(code int, _, text string) {
 }
 
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
+
+// Secrets are those of a namespace.
+func (c *Cluster) Secrets(namespace string) corev1.SecretInterface {
+	return c.kube.CoreV1().Secrets(namespace)
+}
 
 // Namespace is the namespace of the kubeconfig's context.
 func (c *Cluster) Namespace() string { return c.namespace }

@@ -19,7 +19,6 @@ type ControlSecretsOptions struct {
 	Leads   func() bool          // the leader makes and renews that Secret
 	Changed func()               // called after tokens changed; may be nil
 	Log     *slog.Logger
-	Now     func() time.Time // default time.Now
 }
 
 // ControlSecrets holds what the controller reads of thaw's Secrets, reread at intervals:
@@ -31,12 +30,10 @@ type ControlSecrets struct {
 }
 
 type controlSecrets struct {
+	ControlTLS
 	admin       string
-	token       string
-	former      string
+	former      string    // the token before Token
 	formerUntil time.Time // when former expires
-	metrics     string
-	id          *mtls.Identity
 }
 
 const (
@@ -48,9 +45,6 @@ const (
 
 // NewControlSecrets has read nothing yet.
 func NewControlSecrets(o ControlSecretsOptions) *ControlSecrets {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	s := &ControlSecrets{o: o}
 	s.read.Store(&controlSecrets{})
 	return s
@@ -74,7 +68,7 @@ func (s *ControlSecrets) Run(ctx context.Context) error {
 func (s *ControlSecrets) Reload(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now := s.o.Now()
+	now := time.Now()
 	admin, err := EnsureAdminToken(ctx, s.o.Secrets)
 	var read *ControlTLS
 	if s.o.Secure {
@@ -108,16 +102,16 @@ func (s *controlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 	if read == nil {
 		return changed
 	}
-	s.id, s.metrics = read.Identity, read.Metrics
 	if s.former != "" && !now.Before(s.formerUntil) {
 		s.former, changed = "", true
 	}
-	if read.Token != s.token {
-		if s.token != "" {
-			s.former, s.formerUntil = s.token, now.Add(formerTokenGrace)
+	if read.Token != s.Token {
+		if s.Token != "" {
+			s.former, s.formerUntil = s.Token, now.Add(formerTokenGrace)
 		}
-		s.token, changed = read.Token, true
+		changed = true
 	}
+	s.ControlTLS = *read
 	return changed
 }
 
@@ -125,9 +119,9 @@ func (s *controlSecrets) apply(admin string, read *ControlTLS, now time.Time) (c
 func (s *ControlSecrets) Tokens() []string {
 	read := s.read.Load()
 	if read.former == "" {
-		return []string{read.token}
+		return []string{read.Token}
 	}
-	return []string{read.token, read.former}
+	return []string{read.Token, read.former}
 }
 
 // AdminTokens lists those that open the control API; empty before the Secret was read.
@@ -139,13 +133,13 @@ func (s *ControlSecrets) AdminTokens() []string {
 }
 
 // MetricsToken opens /metrics; "" before the Secret was read.
-func (s *ControlSecrets) MetricsToken() string { return s.read.Load().metrics }
+func (s *ControlSecrets) MetricsToken() string { return s.read.Load().Metrics }
 
 var errNoIdentity = errors.New("the control certificates are not known yet")
 
 // Identity is the controller's certificate.
 func (s *ControlSecrets) Identity() (*mtls.Identity, error) {
-	if id := s.read.Load().id; id != nil {
+	if id := s.read.Load().ControlTLS.Identity; id != nil {
 		return id, nil
 	}
 	return nil, errNoIdentity

@@ -18,11 +18,13 @@ import (
 
 // TestControlSecrets: a changed control-stream token is valid at once, and the previous one
 // for a while; a changed admin token replaces the previous one at once. Neither is the other.
-func TestControlSecrets(t *testing.T) {
+func TestControlSecrets(t *testing.T) { synctest.Test(t, testControlSecrets) }
+
+func testControlSecrets(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(System)
-	now, told, leads := time.Now(), 0, true
+	told, leads := 0, true
 	l := NewControlSecrets(ControlSecretsOptions{Secrets: secrets, Secure: true, Leads: func() bool { return leads },
-		Changed: func() { told++ }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
+		Changed: func() { told++ }, Log: slog.New(slog.DiscardHandler)})
 	if _, err := l.Identity(); err == nil || len(l.AdminTokens()) != 0 {
 		t.Error("an identity of nothing")
 	}
@@ -57,7 +59,7 @@ func TestControlSecrets(t *testing.T) {
 	if got := l.Tokens(); !slices.Equal(got, []string{other, first[0]}) || !slices.Equal(l.AdminTokens(), admin) || told != 2 {
 		t.Error(got, told)
 	}
-	now = now.Add(formerTokenGrace)
+	time.Sleep(formerTokenGrace)
 	l.Reload(t.Context())
 	if got := l.Tokens(); !slices.Equal(got, []string{other}) || told != 3 {
 		t.Error(got, told)

@@ -21,6 +21,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/schedulerhint"
+	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
 // Finding is the result of one check.
@@ -29,7 +30,6 @@ type Finding struct {
 	Good bool   `json:"good"`
 	Note bool   `json:"note,omitempty"` // not good, but models run
 	Hint string `json:"hint,omitempty"` // ends with the command that mends it, if there is one
-
 }
 
 // Bad reports whether the finding keeps models from running.
@@ -65,63 +65,54 @@ const (
 
 const skipPreflightHint = "; --skip-preflight skips this check"
 
+// doctor makes one run of checks and collects what they find. What the account may not
+// look at is left out.
+type doctor struct {
+	c        *Cluster
+	services []*servingv1.Service // what must run
+	found    []Finding
+
+	nodes   []corev1.Node // listed once
+	visible bool          // the account may list nodes
+	listed  bool
+}
+
+type check = func(context.Context) error
+
+// run makes the checks in order, up to the first that fails.
+func (d *doctor) run(ctx context.Context, checks ...check) error {
+	for _, check := range checks {
+		if err := check(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *doctor) add(found ...Finding) { d.found = append(d.found, found...) }
+
 // Doctor checks whether the cluster accepts and runs what Render makes: Knative Serving
 // and its settings, thaw's own parts, the nodes and the namespace; with services, also
-// what those need. Checks that the account may not make are left out.
+// what those need.
 func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*servingv1.Service) ([]Finding, error) {
 	if _, err := c.serving.Services(c.namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil && !status.IsForbidden(err) {
 		return nil, c.WithHint(err, "Knative Services")
 	}
-	checks := []check{
-		c.versionFindings,
-		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
-		c.foreignIngress, c.partFindings, c.leaderAndClasses, c.podPolicyFindings, c.gpuFindings,
-		func(ctx context.Context) ([]Finding, error) { return c.namespaceFindings(ctx, namespace) },
-	}
-	fit := fitChecker{c: c}
-	for _, s := range services {
-		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
-	}
-	checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.sourceFindings(ctx, services) })
-	found, err := runChecks(ctx, checks)
-	return append([]Finding{goodFinding("Knative Serving answers on %s", c.host)}, found...), err
-}
-
-type check = func(context.Context) ([]Finding, error)
-
-// runChecks returns what the checks find, up to the first that fails.
-func runChecks(ctx context.Context, checks []check) (found []Finding, err error) {
-	for _, check := range checks {
-		more, err := check(ctx)
-		if err != nil {
-			return found, err
-		}
-		found = append(found, more...)
-	}
-	return found, nil
+	d := &doctor{c: c, services: services}
+	d.add(goodFinding("Knative Serving answers on %s", c.host))
+	err := d.run(ctx, d.checkVersions, d.checkFeatures, d.checkMetrics, d.checkInstalled, d.checkParts, d.checkClasses, d.checkPodPolicy,
+		d.checkGPUs, func(ctx context.Context) error { return d.checkNamespace(ctx, namespace) }, d.checkServices, d.checkSources)
+	return d.found, err
 }
 
 // Check checks before services are applied whether they could run: what a new cluster
-// lacks, and whether any node and quota could ever hold them. Checks that the account may
-// not make are left out.
+// lacks, and whether any node and quota could ever hold them.
 func (c *Cluster) Check(ctx context.Context, services ...*servingv1.Service) error {
-	checks := []check{
-		func(ctx context.Context) ([]Finding, error) { return c.featureFindings(ctx, Needs(services...)) },
-		c.notInstalled,
-	}
-	seen, fit := map[string]bool{}, fitChecker{c: c}
-	for _, s := range services {
-		if !seen[s.Namespace] {
-			seen[s.Namespace] = true
-			checks = append(checks, func(ctx context.Context) ([]Finding, error) { return c.podSecurity(ctx, s.Namespace) })
-		}
-		checks = append(checks, func(ctx context.Context) ([]Finding, error) { return fit.checkService(ctx, s) })
-	}
-	found, err := runChecks(ctx, checks)
-	if err != nil {
+	d := &doctor{c: c, services: services}
+	if err := d.run(ctx, d.checkFeatures, d.checkInstalled, d.checkPodSecurity, d.checkServices); err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(f Finding) bool { return !f.Bad() })
+	found := slices.DeleteFunc(d.found, func(f Finding) bool { return !f.Bad() })
 	switch len(found) {
 	case 0:
 		return nil
@@ -140,21 +131,23 @@ func (c *Cluster) ignoreForbidden(err error, what string) error {
 	return c.WithHint(err, what)
 }
 
-func (c *Cluster) versionFindings(ctx context.Context) ([]Finding, error) {
-	v, err := c.kube.Discovery().ServerVersion()
+func (d *doctor) checkVersions(ctx context.Context) error {
+	v, err := d.c.kube.Discovery().ServerVersion()
 	if err != nil {
-		return nil, c.ignoreForbidden(err, "its version")
+		return d.c.ignoreForbidden(err, "its version")
 	}
-	found := []Finding{kubernetesFinding(v.Major, v.Minor, v.GitVersion)}
-	d, err := c.kube.AppsV1().Deployments(servingNamespace).Get(ctx, "controller", metav1.GetOptions{})
-	if err != nil {
-		if isNotFound(err) {
-			return append(found, noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving",
-				"Knative's controller is not in namespace %s", servingNamespace)), nil
-		}
-		return found, c.ignoreForbidden(err, servingNamespace+"/controller")
+	d.add(kubernetesFinding(v.Major, v.Minor, v.GitVersion))
+	controller, err := d.c.kube.AppsV1().Deployments(servingNamespace).Get(ctx, "controller", metav1.GetOptions{})
+	switch {
+	case isNotFound(err):
+		d.add(noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving",
+			"Knative's controller is not in namespace %s", servingNamespace))
+	case err != nil:
+		return d.c.ignoreForbidden(err, servingNamespace+"/controller")
+	default:
+		d.add(servingFinding(controller.Labels["app.kubernetes.io/version"]))
 	}
-	return append(found, servingFinding(d.Labels["app.kubernetes.io/version"])), nil
+	return nil
 }
 
 func kubernetesFinding(major, minor, version string) Finding {
@@ -180,17 +173,18 @@ func servingFinding(version string) Finding {
 	return noteFinding(fmt.Sprintf("thaw is tested with 1.%d", testedKnative), "Knative Serving is %s", cmp.Or(version, "of unknown version"))
 }
 
-func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found []Finding, err error) {
+// checkFeatures checks the settings of Knative that the services need.
+func (d *doctor) checkFeatures(ctx context.Context) error {
 	read := map[string]map[string]string{}
-	for _, f := range needs {
+	for _, f := range Needs(d.services...) {
 		data, seen := read[f.Map]
 		if !seen {
-			m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
+			m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
-				return found, nil // Knative's webhook checks them as well
+				return nil // Knative's webhook checks them as well
 			}
 			if err != nil && !isNotFound(err) {
-				return found, c.WithHint(err, servingNamespace+"/"+f.Map)
+				return d.c.WithHint(err, servingNamespace+"/"+f.Map)
 			}
 			if err == nil {
 				data = m.Data
@@ -202,96 +196,102 @@ func (c *Cluster) featureFindings(ctx context.Context, needs []Feature) (found [
 		if !on {
 			finding = badFinding(f.Why+"; "+f.Patch(), "%s", finding.What)
 		}
-		found = append(found, finding)
+		d.add(finding)
 	}
-	return found, nil
+	return nil
 }
 
-// foreignIngress checks whether requests through Knative's own activators can be counted.
-func (c *Cluster) foreignIngress(ctx context.Context) ([]Finding, error) {
+// checkMetrics checks whether requests through Knative's own activators can be counted.
+func (d *doctor) checkMetrics(ctx context.Context) error {
 	const name, key = "config-observability", "metrics-protocol"
-	m, err := c.core.ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
+	m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return nil, c.ignoreForbidden(err, servingNamespace+"/"+name)
+		return d.c.ignoreForbidden(err, servingNamespace+"/"+name)
 	}
 	has := "none"
 	if err == nil {
 		has = cmp.Or(strings.TrimSpace(m.Data[key]), has)
 	}
 	if has == "prometheus" {
-		return []Finding{goodFinding("%s: %s is %s", name, key, has)}, nil
+		d.add(goodFinding("%s: %s is %s", name, key, has))
+		return nil
 	}
 	data, _ := json.Marshal(map[string]any{"data": map[string]string{key: "prometheus"}})
-	return []Finding{noteFinding(fmt.Sprintf("requests through other ingresses start no model until they can be counted; kubectl patch "+
+	d.add(noteFinding(fmt.Sprintf("requests through other ingresses start no model until they can be counted; kubectl patch "+
 		"configmap %s -n %s --type merge -p '%s' && kubectl rollout restart deployment activator -n %s",
-		name, servingNamespace, data, servingNamespace), "%s: %s is %s", name, key, has)}, nil
+		name, servingNamespace, data, servingNamespace), "%s: %s is %s", name, key, has))
+	return nil
 }
 
 const installCommand = "thaw-knative install --image IMAGE --wait"
 
-// notInstalled returns a finding if thaw is not installed.
-func (c *Cluster) notInstalled(ctx context.Context) ([]Finding, error) {
-	_, err := c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
+// installed reports whether thaw is on the cluster, or the account may not look.
+func (d *doctor) installed(ctx context.Context) (bool, error) {
+	_, err := d.c.kube.AppsV1().Deployments(System).Get(ctx, controllerName, metav1.GetOptions{})
 	if isNotFound(err) {
-		return []Finding{badFinding("thaw's image is made by deploy/images; "+installCommand, "thaw is not installed on the cluster, so no model would start")}, nil
+		return false, nil
 	}
-	return nil, c.ignoreForbidden(err, System+"/"+controllerName)
+	return true, d.c.ignoreForbidden(err, System+"/"+controllerName)
 }
 
-// partFindings checks thaw's Deployments and DaemonSets.
-func (c *Cluster) partFindings(ctx context.Context) ([]Finding, error) {
-	missing, err := c.notInstalled(ctx)
-	if err != nil || len(missing) > 0 {
-		return missing, err
+func (d *doctor) checkInstalled(ctx context.Context) error {
+	is, err := d.installed(ctx)
+	if !is {
+		d.add(badFinding("thaw's image is made by deploy/images; "+installCommand,
+			"thaw is not installed on the cluster, so no model would start"))
 	}
-	var found []Finding
+	return err
+}
+
+// checkParts checks thaw's Deployments and DaemonSets.
+func (d *doctor) checkParts(ctx context.Context) error {
+	if is, err := d.installed(ctx); err != nil || !is {
+		return err // reported by checkInstalled
+	}
 	images := map[string]bool{}
 	for _, name := range []string{controllerName, "thaw-activator"} {
-		d, err := c.kube.AppsV1().Deployments(System).Get(ctx, name, metav1.GetOptions{})
-		if err != nil && !isNotFound(err) {
-			return found, c.ignoreForbidden(err, System+"/"+name)
-		}
-		if err != nil {
-			found = append(found, badFinding(installCommand, "%s is not there", name))
+		part, err := d.c.kube.AppsV1().Deployments(System).Get(ctx, name, metav1.GetOptions{})
+		if isNotFound(err) {
+			d.add(badFinding(installCommand, "%s is not there", name))
 			continue
+		} else if err != nil {
+			return d.c.ignoreForbidden(err, System+"/"+name)
 		}
-		image := imageOf(&d.Spec.Template.Spec)
+		image := imageOf(&part.Spec.Template.Spec)
 		images[image] = true
-		found = append(found, partFinding(name, d.Status.AvailableReplicas, ptr.Deref(d.Spec.Replicas, 1), image))
+		d.add(partFinding(name, part.Status.AvailableReplicas, ptr.Deref(part.Spec.Replicas, 1), image))
 	}
-	d, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-loader", metav1.GetOptions{})
+	loader, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
 	switch {
 	case isNotFound(err):
-		found = append(found, badFinding(installCommand, "thaw-loader is not there"))
+		d.add(badFinding(installCommand, "thaw-loader is not there"))
 	case err != nil:
-		return found, c.ignoreForbidden(err, System+"/thaw-loader")
-	case d.Status.DesiredNumberScheduled == 0:
-		selected := labels.Set(d.Spec.Template.Spec.NodeSelector).String() // parted by commas
-		found = append(found,
-			badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.ReplaceAll(selected, ",", " "),
-				"no node has a loader: none has the label %s", strings.ReplaceAll(selected, ",", ", ")))
+		return d.c.ignoreForbidden(err, System+"/"+loaderName)
+	case loader.Status.DesiredNumberScheduled == 0:
+		selected := labels.Set(loader.Spec.Template.Spec.NodeSelector).String() // parted by commas
+		d.add(badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.ReplaceAll(selected, ",", " "),
+			"no node has a loader: none has the label %s", strings.ReplaceAll(selected, ",", ", ")))
 	default:
-		image := imageOf(&d.Spec.Template.Spec)
+		image := imageOf(&loader.Spec.Template.Spec)
 		images[image] = true
-		found = append(found, partFinding("thaw-loader", d.Status.NumberAvailable, d.Status.DesiredNumberScheduled, image))
+		d.add(partFinding(loaderName, loader.Status.NumberAvailable, loader.Status.DesiredNumberScheduled, image))
 	}
-	switch warm, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-warm", metav1.GetOptions{}); {
+	switch warm, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-warm", metav1.GetOptions{}); {
 	case isNotFound(err): // optional
 	case err != nil:
-		return found, c.ignoreForbidden(err, System+"/thaw-warm")
+		return d.c.ignoreForbidden(err, System+"/thaw-warm")
 	case warm.Status.DesiredNumberScheduled > 0: // without a loader it has no node either, which is reported above
 		f := partFinding("thaw-warm", warm.Status.NumberAvailable, warm.Status.DesiredNumberScheduled, imageOf(&warm.Spec.Template.Spec))
 		if !f.Good { // models still run
 			f = noteFinding("starts work without it; kubectl logs -n "+System+" daemonset/thaw-warm -c warm", "%s", f.What)
 		}
-		found = append(found, f)
+		d.add(f)
 	}
 	if len(images) > 1 {
-		found = append(found,
-			noteFinding(installCommand, "thaw's parts use %d different images: %s", len(images),
-				strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
+		d.add(noteFinding(installCommand, "thaw's parts use %d different images: %s", len(images),
+			strings.Join(slices.Sorted(maps.Keys(images)), ", ")))
 	}
-	return found, nil
+	return nil
 }
 
 func imageOf(spec *corev1.PodSpec) string {
@@ -314,65 +314,62 @@ func partFinding(name string, are, asked int32, image string) Finding {
 	return goodFinding("%s", what)
 }
 
-// leaderAndClasses checks the leader, the activators and the webhook.
-func (c *Cluster) leaderAndClasses(ctx context.Context) ([]Finding, error) {
+// checkClasses checks the leader, the activators and the webhook.
+func (d *doctor) checkClasses(ctx context.Context) error {
 	logs := "kubectl logs -n " + System + " deployment/" + controllerName
-	l, err := c.kube.CoordinationV1().Leases(System).Get(ctx, controllerName, metav1.GetOptions{})
+	l, err := d.c.kube.CoordinationV1().Leases(System).Get(ctx, controllerName, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return nil, c.ignoreForbidden(err, System+"/"+controllerName)
+		return d.c.ignoreForbidden(err, System+"/"+controllerName)
 	}
-	var found []Finding
-	switch {
-	case err != nil:
-		if missing, err := c.notInstalled(ctx); err != nil || len(missing) > 0 {
-			return nil, err // reported by partFindings
+	if err != nil {
+		if is, err := d.installed(ctx); err != nil || !is {
+			return err // reported by checkInstalled
 		}
-		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
-	case ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil:
-		found = append(found, badFinding(logs, "class %s: no controller leads", AutoscalerClass))
+	}
+	switch {
+	case err != nil || ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil:
+		d.add(badFinding(logs, "class %s: no controller leads", AutoscalerClass))
 	case time.Since(l.Spec.RenewTime.Time) > leaseExpiry:
-		found = append(found,
-			badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass,
-				time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
+		d.add(badFinding(logs, "class %s: the leader's lease was renewed %s ago, by the clock of this machine", AutoscalerClass,
+			time.Since(l.Spec.RenewTime.Time).Round(time.Second)))
 	default:
 		holder, _, _ := strings.Cut(*l.Spec.HolderIdentity, "@")
-		found = append(found, goodFinding("class %s: %s leads", AutoscalerClass, holder))
+		d.add(goodFinding("class %s: %s leads", AutoscalerClass, holder))
 	}
-	ready, err := c.readyAddresses(ctx, "thaw")
+	ready, err := d.readyAddresses(ctx, "thaw")
 	switch {
 	case err != nil:
-		return found, c.ignoreForbidden(err, System+"/thaw")
+		return d.c.ignoreForbidden(err, System+"/thaw")
 	case ready == 0:
-		found = append(found,
-			badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator", "class %s: no activator is ready", IngressClass))
+		d.add(badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator",
+			"class %s: no activator is ready", IngressClass))
 	default:
-		found = append(found, goodFinding("class %s: %d activators are ready", IngressClass, ready))
+		d.add(goodFinding("class %s: %d activators are ready", IngressClass, ready))
 	}
-	w, err := c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookName, metav1.GetOptions{})
+	w, err := d.c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookName, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return found, c.ignoreForbidden(err, webhookName)
+		return d.c.ignoreForbidden(err, webhookName)
 	}
-	ready, failed := c.readyAddresses(ctx, webhookName)
+	ready, failed := d.readyAddresses(ctx, webhookName)
 	const without = "pods are still created, placed by the scheduler alone; "
 	switch {
 	case failed != nil:
-		return found, c.ignoreForbidden(failed, System+"/"+webhookName)
+		return d.c.ignoreForbidden(failed, System+"/"+webhookName)
 	case err != nil:
-		found = append(found, noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
+		d.add(noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
 	case len(w.Webhooks) > 0 && len(w.Webhooks[0].ClientConfig.CABundle) == 0:
-		found = append(found,
-			noteFinding(without+"thaw-knative install, or "+schedulerhint.TrustCommand, "API servers do not trust the webhook %s", webhookName))
+		d.add(noteFinding(without+"thaw-knative install, or "+schedulerhint.TrustCommand, "API servers do not trust the webhook %s", webhookName))
 	case len(w.Webhooks) == 0 || ready == 0:
-		found = append(found, noteFinding(without+logs, "the webhook %s is not served", webhookName))
+		d.add(noteFinding(without+logs, "the webhook %s is not served", webhookName))
 	default:
-		found = append(found, goodFinding("the webhook %s is served", webhookName))
+		d.add(goodFinding("the webhook %s is served", webhookName))
 	}
-	return found, nil
+	return nil
 }
 
 // readyAddresses counts the ready addresses of one of thaw's Services.
-func (c *Cluster) readyAddresses(ctx context.Context, service string) (n int, err error) {
-	list, err := c.kube.DiscoveryV1().EndpointSlices(System).List(ctx,
+func (d *doctor) readyAddresses(ctx context.Context, service string) (n int, err error) {
+	list, err := d.c.kube.DiscoveryV1().EndpointSlices(System).List(ctx,
 		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
 	if err != nil {
 		return 0, err
@@ -391,7 +388,7 @@ const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.
 
 // nodes lists the cluster's nodes; seen is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {
-	if err := eachItem(ctx, c.core.Nodes().List, func(n *corev1.Node) { nodes = append(nodes, *n) }); err != nil {
+	if err := eachItem(ctx, c.kube.CoreV1().Nodes().List, func(n *corev1.Node) { nodes = append(nodes, *n) }); err != nil {
 		return nil, false, c.ignoreForbidden(err, "nodes")
 	}
 	return nodes, true, nil
@@ -418,44 +415,81 @@ func (c *Cluster) GPUNodes(ctx context.Context) (found []functions.Node, err err
 	return found, err
 }
 
-func (c *Cluster) gpuFindings(ctx context.Context) ([]Finding, error) {
-	nodes, seen, err := c.nodes(ctx)
-	if err != nil || !seen {
-		return nil, err
+// listNodes lists the nodes, once.
+func (d *doctor) listNodes(ctx context.Context) (err error) {
+	if !d.listed {
+		d.nodes, d.visible, err = d.c.nodes(ctx)
+		d.listed = err == nil
+	}
+	return err
+}
+
+func (d *doctor) checkGPUs(ctx context.Context) error {
+	if err := d.listNodes(ctx); err != nil || !d.visible {
+		return err
 	}
 	with, all := 0, int64(0)
-	for _, n := range nodes {
+	for _, n := range d.nodes {
 		if q := n.Status.Allocatable[GPU]; q.Value() > 0 {
 			with, all = with+1, all+q.Value()
 		}
 	}
 	if all == 0 {
-		return []Finding{noteFinding(devicePluginHint, "none of %d nodes has a GPU", len(nodes))}, nil
+		d.add(noteFinding(devicePluginHint, "none of %d nodes has a GPU", len(d.nodes)))
+	} else {
+		d.add(goodFinding("%d of %d nodes have GPUs, %d in all", with, len(d.nodes), all))
 	}
-	return []Finding{goodFinding("%d of %d nodes have GPUs, %d in all", with, len(nodes), all)}, nil
+	return nil
 }
 
-func (c *Cluster) namespaceFindings(ctx context.Context, namespace string) ([]Finding, error) {
-	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+// checkNamespace checks a namespace's pod security, annotations and quotas.
+func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
+	n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
-		return nil, c.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
+		return d.c.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
 	}
-	found := []Finding{podSecurityFinding(n)}
+	d.add(podSecurityFinding(n))
 	if _, err := readPodDefaults(n); err != nil {
-		found = append(found, badFinding("kubectl annotate namespace "+namespace+" "+PodAnnotation+"-", "%v", err))
-	} else if n.Annotations[PodAnnotation] != "" {
-		found = append(found, goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, PodAnnotation))
+		d.add(badFinding("kubectl annotate namespace "+namespace+" "+team.PodAnnotation+"-", "%v", err))
+	} else if n.Annotations[team.PodAnnotation] != "" {
+		d.add(goodFinding("namespace %s: models with GPUs get its annotation %s", namespace, team.PodAnnotation))
 	}
-	limits, err := c.limits(ctx, n)
-	return append(found, limits...), err
+	list, err := d.c.kube.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return d.c.ignoreForbidden(err, namespace+"/")
+	}
+	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
+	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
+		hint := fmt.Sprintf("kubectl create quota thaw-services -n %s --hard=%s=%d", namespace, team.ServicesQuota, team.DefaultServices)
+		d.add(noteFinding(hint,
+			"namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", namespace))
+	}
+	_, problems := team.FromNamespace(n, quotas)
+	for _, p := range problems {
+		d.add(badFinding("until then it is no limit", "namespace %s: %s", namespace, p))
+	}
+	if len(problems) == 0 {
+		d.add(goodFinding("namespace %s: its limits read", namespace))
+	}
+	return nil
 }
 
-func (c *Cluster) podSecurity(ctx context.Context, namespace string) ([]Finding, error) {
-	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
-	if err != nil {
-		return nil, c.ignoreForbidden(err, namespace+"/")
+// checkPodSecurity checks the namespaces of the services.
+func (d *doctor) checkPodSecurity(ctx context.Context) error {
+	seen := map[string]bool{}
+	for _, s := range d.services {
+		if seen[s.Namespace] {
+			continue
+		}
+		seen[s.Namespace] = true
+		n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
+		if err == nil {
+			d.add(podSecurityFinding(n))
+		} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
+			return err
+		}
 	}
-	return []Finding{podSecurityFinding(n)}, nil
+	return nil
 }
 
 // podSecurityFinding checks whether pods of a namespace may mount a host path. Otherwise

@@ -99,7 +99,7 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 	}
 	kube.PrependReactor("*", "*", refuse)
 	serving.PrependReactor("*", "*", refuse)
-	return &Cluster{core: kube.CoreV1(), kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
+	return &Cluster{kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
 }
 
 // asks renders a model with this spec.
@@ -334,7 +334,7 @@ func TestDoctor(t *testing.T) {
 		}, false, "kubectl label namespace other thaw.dev/pod-policy-"},
 		{"no GPUs", "none of 1 nodes has a GPU", func(o map[string]runtime.Object) { delete(o, "Node gpu-1") }, false, "device plugin"},
 		{"a namespace's pods that do not read", "tolerations[0].kee: unknown key (did you mean key?)", func(o map[string]runtime.Object) {
-			o["Namespace ml"].(*corev1.Namespace).Annotations = map[string]string{PodAnnotation: `{"tolerations": [{"kee": "a"}]}`}
+			o["Namespace ml"].(*corev1.Namespace).Annotations = map[string]string{team.PodAnnotation: `{"tolerations": [{"kee": "a"}]}`}
 		}, true, "kubectl annotate namespace ml thaw.dev/pod-"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestNamespacePods(t *testing.T) {
 		`{"tolerations": [{"value": "a"}]}`: "tolerations[0].key: a key is needed",
 		`[]`:                                "where keys and values are wanted",
 	} {
-		n.Annotations = map[string]string{PodAnnotation: text}
+		n.Annotations = map[string]string{team.PodAnnotation: text}
 		pod, err := clusterOf(o).PodDefaults(t.Context(), "ml")
 		if want == "" {
 			if err != nil || len(pod.Tolerations) != min(len(text), 1) {

@@ -35,18 +35,15 @@ var Features = []Feature{
 // PodFeatures are needed by models that set the field under spec.pod. A feature that is on
 // is open to every namespace, so no more is asked for than what a file uses.
 var PodFeatures = []Feature{
-	{Map: "config-features", Key: "kubernetes.podspec-nodeselector", Value: "enabled", Unset: "disabled",
-		Why:  "the model uses spec.pod.nodeSelector",
-		used: func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }, field: "nodeSelector"},
-	{Map: "config-features", Key: "kubernetes.podspec-tolerations", Value: "enabled", Unset: "disabled",
-		Why:  "the model uses spec.pod.tolerations",
-		used: func(p *corev1.PodSpec) bool { return len(p.Tolerations) > 0 }, field: "tolerations"},
-	{Map: "config-features", Key: "kubernetes.podspec-runtimeclassname", Value: "enabled", Unset: "disabled",
-		Why:  "the model uses spec.pod.runtimeClassName",
-		used: func(p *corev1.PodSpec) bool { return p.RuntimeClassName != nil }, field: "runtimeClassName"},
-	{Map: "config-features", Key: "kubernetes.podspec-priorityclassname", Value: "enabled", Unset: "disabled",
-		Why:  "the model uses spec.pod.priorityClassName",
-		used: func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }, field: "priorityClassName"},
+	podFeature("nodeSelector", func(p *corev1.PodSpec) bool { return len(p.NodeSelector) > 0 }),
+	podFeature("tolerations", func(p *corev1.PodSpec) bool { return len(p.Tolerations) > 0 }),
+	podFeature("runtimeClassName", func(p *corev1.PodSpec) bool { return p.RuntimeClassName != nil }),
+	podFeature("priorityClassName", func(p *corev1.PodSpec) bool { return p.PriorityClassName != "" }),
+}
+
+func podFeature(field string, used func(*corev1.PodSpec) bool) Feature {
+	return Feature{Map: "config-features", Key: "kubernetes.podspec-" + strings.ToLower(field), Value: "enabled", Unset: "disabled",
+		Why: "the model uses spec.pod." + field, used: used, field: field}
 }
 
 // Needs lists the features that services need: all Features, and the PodFeatures in use.

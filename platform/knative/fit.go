@@ -16,55 +16,43 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// fitChecker checks whether services could ever run. It lists nodes and quotas once for
-// all of them.
-type fitChecker struct {
-	c       *Cluster
-	nodes   []corev1.Node
-	visible bool // the account may list nodes
-	listed  bool // nodes were listed
-	quotas  map[string][]corev1.ResourceQuota
+// checkServices checks for each service its nodes, its quotas and the objects it names.
+func (d *doctor) checkServices(ctx context.Context) error {
+	quotas := map[string][]corev1.ResourceQuota{} // by namespace
+	for _, s := range d.services {
+		if err := d.listNodes(ctx); err != nil {
+			return err
+		}
+		spec := &s.Spec.Template.Spec.PodSpec
+		if d.visible {
+			d.add(nodeFinding(s.Name, spec, d.nodes))
+		}
+		if _, known := quotas[s.Namespace]; !known {
+			list, err := d.c.kube.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
+			if err == nil {
+				quotas[s.Namespace] = list.Items
+			} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
+				return err
+			}
+		}
+		least, _ := strconv.Atoi(s.Spec.Template.Annotations[minAnnotation])
+		for _, q := range quotas[s.Namespace] {
+			if over, is := quotaFinding(s.Name, spec, max(least, 1), &q); is {
+				d.add(over)
+			}
+		}
+		if err := d.checkReferences(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// checkService checks one service: node, quotas and the objects it names.
-func (f *fitChecker) checkService(ctx context.Context, s *servingv1.Service) ([]Finding, error) {
-	spec := &s.Spec.Template.Spec.PodSpec
-	if !f.listed {
-		var err error
-		if f.nodes, f.visible, err = f.c.nodes(ctx); err != nil {
-			return nil, err
-		}
-		f.listed, f.quotas = true, map[string][]corev1.ResourceQuota{}
-	}
-	var found []Finding
-	if f.visible {
-		found = append(found, nodeFinding(s.Name, spec, f.nodes))
-	}
-	quotas, known := f.quotas[s.Namespace]
-	if !known {
-		list, err := f.c.core.ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
-		if err := f.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
-			return nil, err
-		}
-		if err == nil {
-			quotas = list.Items
-		}
-		f.quotas[s.Namespace] = quotas
-	}
-	least, _ := strconv.Atoi(s.Spec.Template.Annotations[minAnnotation])
-	for i := range quotas {
-		if over, is := quotaFinding(s.Name, spec, max(least, 1), &quotas[i]); is {
-			found = append(found, over)
-		}
-	}
-	names, err := f.c.referencedObjects(ctx, s)
-	return append(found, names...), err
-}
-
-// referencedObjects checks that the objects a pod names exist.
-func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (found []Finding, err error) {
+// checkReferences checks that the objects a pod names exist.
+func (d *doctor) checkReferences(ctx context.Context, s *servingv1.Service) (err error) {
 	spec := &s.Spec.Template.Spec.PodSpec
 	look := func(kind, name, hint string, get func(context.Context, string) error) {
 		if name == "" || err != nil {
@@ -72,21 +60,21 @@ func (c *Cluster) referencedObjects(ctx context.Context, s *servingv1.Service) (
 		}
 		failed := get(ctx, name)
 		if isNotFound(failed) {
-			found = append(found, badFinding(hint, "%s: there is no %s %s", s.Name, kind, name))
+			d.add(badFinding(hint, "%s: there is no %s %s", s.Name, kind, name))
 			return
 		}
-		err = c.ignoreForbidden(failed, kind+" "+name)
+		err = d.c.ignoreForbidden(failed, kind+" "+name)
 	}
 	look("RuntimeClass", ptr.Deref(spec.RuntimeClassName, ""),
 		"leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses",
-		getter(c.kube.NodeV1().RuntimeClasses().Get))
-	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", getter(c.kube.SchedulingV1().PriorityClasses().Get))
+		getter(d.c.kube.NodeV1().RuntimeClasses().Get))
+	look("PriorityClass", spec.PriorityClassName, "kubectl get priorityclasses", getter(d.c.kube.SchedulingV1().PriorityClasses().Get))
 	look("ServiceAccount", spec.ServiceAccountName, "kubectl create serviceaccount "+spec.ServiceAccountName+" -n "+s.Namespace,
-		getter(c.core.ServiceAccounts(s.Namespace).Get))
+		getter(d.c.kube.CoreV1().ServiceAccounts(s.Namespace).Get))
 	for _, x := range spec.ImagePullSecrets {
-		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, getter(c.core.Secrets(s.Namespace).Get))
+		look("Secret", x.Name, "kubectl create secret docker-registry "+x.Name+" -n "+s.Namespace, getter(d.c.Secrets(s.Namespace).Get))
 	}
-	return found, err
+	return err
 }
 
 // getter asks for an object by its name and returns only the error.
@@ -145,7 +133,7 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
 	case may == 0 && taint.Key != "":
 		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace",
-			taint.Key, taint.Value, taint.Effect, PodAnnotation),
+			taint.Key, taint.Value, taint.Effect, team.PodAnnotation),
 			"none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)
 	case may == 0 && why != "":
 		return badFinding("kubectl get nodes --show-labels", "none of %[2]d nodes accepts %[1]s: %[3]s", name, gpu, why)

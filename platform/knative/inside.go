@@ -10,16 +10,13 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative/team"
@@ -145,7 +142,7 @@ func (t *controllerTransport) checkRefusal(res *http.Response) error {
 }
 
 func (c *Cluster) Admin(ctx context.Context) (string, error) {
-	s, err := c.core.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
+	s, err := c.Secrets(System).Get(ctx, AdminSecret, metav1.GetOptions{})
 	switch {
 	case status.IsForbidden(err):
 		return "", &kit.Error{Exit: kit.ExitDenied, What: "the admin token cannot be read",
@@ -165,7 +162,7 @@ func (c *Cluster) CreateKey(ctx context.Context, of, name string) (string, team.
 		return "", team.Key{}, &kit.Error{Exit: kit.ExitUsage, What: fmt.Sprintf("%s belongs to the cluster itself", of),
 			Hint: "a team's own namespace"}
 	}
-	secret, k, err := team.Create(ctx, c.core, of, name, time.Now())
+	secret, k, err := team.Create(ctx, c.kube.CoreV1(), of, name, time.Now())
 	if err != nil {
 		if _, answered := errors.AsType[*status.StatusError](err); !answered && ctx.Err() == nil && strings.HasPrefix(err.Error(), "the name") {
 			return "", k, &kit.Error{Exit: kit.ExitUsage, What: err.Error()}
@@ -192,7 +189,7 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 			return gone
 		}
 	}
-	err := team.Delete(ctx, c.core, of, id)
+	err := team.Delete(ctx, c.kube.CoreV1(), of, id)
 	if errors.Is(err, team.ErrNoKey) {
 		return gone
 	}
@@ -204,34 +201,9 @@ func (c *Cluster) DeleteKey(ctx context.Context, of, id string) error {
 
 // Keys lists the keys of a team, or of all for "", and what could not be read.
 func (c *Cluster) Keys(ctx context.Context, of string) ([]team.Key, []string, error) {
-	keys, problems, err := team.List(ctx, c.core, of)
+	keys, problems, err := team.List(ctx, c.kube.CoreV1(), of)
 	if err != nil {
 		return nil, nil, c.WithHint(err, "the keys of "+cmp.Or(of, "all namespaces"))
 	}
 	return keys, problems, nil
-}
-
-// limits checks the annotations and quotas of a team's namespace.
-func (c *Cluster) limits(ctx context.Context, n *corev1.Namespace) ([]Finding, error) {
-	list, err := c.core.ResourceQuotas(n.Name).List(ctx, metav1.ListOptions{})
-	if status.IsForbidden(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, c.WithHint(err, n.Name+"/")
-	}
-	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
-	_, problems := team.FromNamespace(n, quotas)
-	var found []Finding
-	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
-		hint := fmt.Sprintf("kubectl create quota thaw-services -n %s --hard=%s=%d", n.Name, team.ServicesQuota, team.DefaultServices)
-		found = append(found, noteFinding(hint,
-			"namespace %s: nothing bounds how many Knative Services it has, all of which thaw's controller caches", n.Name))
-	}
-	if len(problems) == 0 {
-		return append(found, goodFinding("namespace %s: its limits read", n.Name)), nil
-	}
-	return append(found, functions.ConvertAll(problems, func(p string) Finding {
-		return badFinding("until then it is no limit", "namespace %s: %s", n.Name, p)
-	})...), nil
 }

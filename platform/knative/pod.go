@@ -15,10 +15,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/team"
 )
 
-// PodAnnotation on a namespace is the default spec.pod of its models with GPUs, as YAML or
-// JSON. thaw deploy copies it into the Service.
-const PodAnnotation = team.PodAnnotation
-
 // PodOf returns the placement fields of a pod spec, however it was written. Tolerations
 // with an end count as tolerations; affinities are left to the scheduler.
 func PodOf(spec *corev1.PodSpec) functions.Pod {
@@ -70,24 +66,24 @@ func ReadPod(file string, text []byte) (pod functions.Pod, err error) {
 // PodDefaults returns a namespace's default spec.pod; zero if the account may not read the
 // namespace.
 func (c *Cluster) PodDefaults(ctx context.Context, namespace string) (functions.Pod, error) {
-	n, err := c.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	n, err := c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return functions.Pod{}, c.ignoreForbidden(err, namespace+"/")
 	}
 	pod, err := readPodDefaults(n)
 	if err != nil {
 		return pod, &kit.Error{Exit: kit.ExitUsage, What: err.Error(),
-			Hint: "kubectl annotate namespace " + namespace + " " + PodAnnotation + "-"}
+			Hint: "kubectl annotate namespace " + namespace + " " + team.PodAnnotation + "-"}
 	}
 	return pod, nil
 }
 
 func readPodDefaults(n *corev1.Namespace) (functions.Pod, error) {
-	text := n.Annotations[PodAnnotation]
+	text := n.Annotations[team.PodAnnotation]
 	if text == "" {
 		return functions.Pod{}, nil
 	}
-	pod, err := ReadPod("annotation "+PodAnnotation, []byte(text))
+	pod, err := ReadPod("annotation "+team.PodAnnotation, []byte(text))
 	if err != nil {
 		return functions.Pod{}, fmt.Errorf("namespace %s: %w", n.Name, err)
 	}

@@ -23,12 +23,12 @@ const (
 // podPolicyBindings apply podPolicy to teams' namespaces and to Knative Services elsewhere.
 var podPolicyBindings = []string{"thaw-pods-of-teams", "thaw-pods-of-services"}
 
-// podPolicyFindings checks that pods can mount no folder of their node but that of the
+// checkPodPolicy checks that pods can mount no folder of their node but that of the
 // loader's socket, and names the namespaces where they can. Knative's hostPath feature is
 // on or off for all namespaces.
-func (c *Cluster) podPolicyFindings(ctx context.Context) ([]Finding, error) {
+func (d *doctor) checkPodPolicy(ctx context.Context) error {
 	const what = "pods of Knative Services can mount any folder of their node: "
-	admission := c.kube.AdmissionregistrationV1()
+	admission := d.c.kube.AdmissionregistrationV1()
 	missing := ""
 	_, err := admission.ValidatingAdmissionPolicies().Get(ctx, podPolicy, metav1.GetOptions{})
 	if isNotFound(err) {
@@ -44,20 +44,24 @@ func (c *Cluster) podPolicyFindings(ctx context.Context) ([]Finding, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, c.ignoreForbidden(err, podPolicy)
+		return d.c.ignoreForbidden(err, podPolicy)
 	case missing != "":
-		if found, err := c.notInstalled(ctx); err != nil || len(found) > 0 {
-			return nil, err // reported by partFindings
+		if is, err := d.installed(ctx); err != nil || !is {
+			return err // reported by checkInstalled
 		}
-		return []Finding{noteFinding("Knative's hostPath feature is on for all namespaces; "+installCommand, what+"%s is missing", missing)}, nil
+		d.add(noteFinding("Knative's hostPath feature is on for all namespaces; "+installCommand, what+"%s is missing", missing))
+		return nil
 	}
-	off, err := c.core.Namespaces().List(ctx, metav1.ListOptions{LabelSelector: PodPolicyLabel + "=off,!" + team.Label})
+	off, err := d.c.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: PodPolicyLabel + "=off,!" + team.Label})
 	if err != nil {
-		return nil, c.ignoreForbidden(err, "namespaces")
+		return d.c.ignoreForbidden(err, "namespaces")
 	}
 	if len(off.Items) > 0 {
 		names := functions.ConvertAll(off.Items, func(n corev1.Namespace) string { return n.Name })
-		return []Finding{noteFinding("kubectl label namespace "+strings.Join(names, " ")+" "+PodPolicyLabel+"-", what+"%s has the label %s=off", strings.Join(names, ", "), PodPolicyLabel)}, nil
+		d.add(noteFinding("kubectl label namespace "+strings.Join(names, " ")+" "+PodPolicyLabel+"-", what+"%s has the label %s=off",
+			strings.Join(names, ", "), PodPolicyLabel))
+	} else {
+		d.add(goodFinding("pods mount no folder of their node but that of the loader's socket, in all namespaces"))
 	}
-	return []Finding{goodFinding("pods mount no folder of their node but that of the loader's socket, in all namespaces")}, nil
+	return nil
 }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -48,12 +47,12 @@ var sourceCredentials = map[string]sourceCredential{
 		"--from-literal=HF_TOKEN=TOKEN", "only public repositories can be read"},
 }
 
-// sourceFindings checks for each scheme that the sources of services have whether the
+// checkSources checks for each scheme that the sources of services have whether the
 // loaders have a credential. It reads the names of what they have, and the one value that
 // is no secret: the name of a storage account.
-func (c *Cluster) sourceFindings(ctx context.Context, services []*servingv1.Service) ([]Finding, error) {
+func (d *doctor) checkSources(ctx context.Context) error {
 	accounts := map[string][]string{} // by scheme: accounts of az, else nothing
-	for _, s := range services {
+	for _, s := range d.services {
 		var m functions.Model
 		if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &m) != nil {
 			continue // written by hand
@@ -71,38 +70,37 @@ func (c *Cluster) sourceFindings(ctx context.Context, services []*servingv1.Serv
 		}
 	}
 	if len(accounts) == 0 {
-		return nil, nil
+		return nil
 	}
-	d, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
+	loader, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
 	if isNotFound(err) {
-		return nil, nil // reported by partFindings
+		return nil // reported by checkInstalled or checkParts
 	} else if err != nil {
-		return nil, c.ignoreForbidden(err, System+"/"+loaderName)
+		return d.c.ignoreForbidden(err, System+"/"+loaderName)
 	}
-	env, secret, err := c.loaderEnvironment(ctx, &d.Spec.Template.Spec)
+	env, secret, err := d.loaderEnvironment(ctx, &loader.Spec.Template.Spec)
 	if err != nil || env == nil {
-		return nil, err
+		return err
 	}
 	var annotations map[string]string
-	account, err := c.core.ServiceAccounts(System).Get(ctx, loaderName, metav1.GetOptions{})
+	account, err := d.c.kube.CoreV1().ServiceAccounts(System).Get(ctx, loaderName, metav1.GetOptions{})
 	if err == nil {
 		annotations = account.Annotations
 	} else if !isNotFound(err) {
-		if err = c.ignoreForbidden(err, System+"/"+loaderName); err != nil {
-			return nil, err
+		if err = d.c.ignoreForbidden(err, System+"/"+loaderName); err != nil {
+			return err
 		}
 	}
-	var found []Finding
 	for _, scheme := range slices.Sorted(maps.Keys(accounts)) {
-		found = append(found, credentialFinding(scheme, accounts[scheme], env, annotations, secret))
+		d.add(credentialFinding(scheme, accounts[scheme], env, annotations, secret))
 	}
-	return found, nil
+	return nil
 }
 
 // loaderEnvironment returns the names of the variables that loaders have, with the values
 // that stand in the DaemonSet and the name of a storage account, and the Secret of
 // sources. env is nil where the account may not look.
-func (c *Cluster) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (env map[string]string, secret string, err error) {
+func (d *doctor) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (env map[string]string, secret string, err error) {
 	env, secret = map[string]string{}, SourceSecret
 	for _, container := range spec.Containers {
 		if container.Name != "loader" {
@@ -113,11 +111,11 @@ func (c *Cluster) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (
 				continue
 			}
 			secret = from.SecretRef.Name
-			s, err := c.core.Secrets(System).Get(ctx, secret, metav1.GetOptions{})
+			s, err := d.c.Secrets(System).Get(ctx, secret, metav1.GetOptions{})
 			if isNotFound(err) {
 				continue
 			} else if err != nil {
-				return nil, secret, c.ignoreForbidden(err, "secret "+secret)
+				return nil, secret, d.c.ignoreForbidden(err, "secret "+secret)
 			}
 			for name, value := range s.Data {
 				env[name] = ""

@@ -62,10 +62,11 @@ func TestSources(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := clusterOf(o, x.forbidden).sourceFindings(t.Context(), []*servingv1.Service{s})
-			if err != nil {
+			d := &doctor{c: clusterOf(o, x.forbidden), services: []*servingv1.Service{s}}
+			if err := d.checkSources(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			found := d.found
 			if x.what == "" && len(found) > 0 ||
 				x.what != "" && (len(found) != 1 || found[0].Good != x.good || found[0].Bad() || !strings.Contains(found[0].What, x.what) ||
 					!strings.Contains(found[0].Hint, x.hint)) {

@@ -76,8 +76,6 @@ type Options struct {
 // Daemon is the loader of a node. Its methods may be called concurrently.
 type Daemon struct {
 	o        Options
-	log      *slog.Logger
-	governed bool   // there is a controller, whose lists of owners bound the teams' sources
 	instance string // identifies this process among the node's loaders, in heartbeats
 
 	changes newest.Signal // the node's checkpoints may have changed: a heartbeat is sent soon
@@ -89,19 +87,16 @@ type Daemon struct {
 
 	counts      counters
 	prefetching sync.WaitGroup // the goroutines of prefetches
-	leaseFile   sync.Mutex     // held while the leases file is written
+	leases      leaseTable
+	owners      podOwners
 
-	mu            sync.Mutex // guards all fields below; never held over I/O
-	ctx           context.Context
-	ending        bool
+	mu            sync.Mutex             // guards all fields below; never held over I/O
+	ctx           context.Context        // nil before Run and at its end
 	connections   map[string]int         // connections by pod UID, including those before their hello
 	complainAfter time.Time              // refusals are not logged until then
 	shims         map[string]*shim       // by pod UID
 	prefetches    map[string]*prefetch   // by source and file patterns
 	pendingStops  map[string]pendingStop // for pods that are not connected, by UID
-	leased        map[string]int         // number of leases of each checkpoint, by digest
-	owners        *controlstream.Owners  // nil: not known yet
-	ownersChanged chan struct{}          // closed and replaced when owners changes
 	seq           uint64                 // of the last heartbeat
 	changeCount   uint64                 // counts changes of the node's checkpoints
 	lastCached    string                 // the node's checkpoints at the last heartbeat
@@ -137,13 +132,16 @@ func New(o Options) *Daemon {
 	o.Pods, o.Lines, o.PodStages, o.Stages = cmp.Or(o.Pods, 512), cmp.Or(o.Lines, 200), cmp.Or(o.PodStages, 16),
 		cmp.Or(o.Stages, 64)
 	o.PrefetchFor, o.LockWait = cmp.Or(o.PrefetchFor, 5*time.Minute), cmp.Or(o.LockWait, 30*time.Second)
-	return &Daemon{
-		o: o, log: o.Log, governed: governed, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
+	folder := stateFolder(o.Dir)
+	d := &Daemon{
+		o: o, instance: strconv.FormatInt(time.Now().UnixNano(), 36),
 		changes: newest.NewSignal(), slots: make(chan struct{}, o.Stages), reading: make(chan struct{}, 1), ready: make(chan struct{}),
 		conns: make(chan struct{}, o.Pods),
 		shims: map[string]*shim{}, connections: map[string]int{}, prefetches: map[string]*prefetch{}, pendingStops: map[string]pendingStop{},
-		leased: map[string]int{}, ownersChanged: make(chan struct{}),
+		owners: podOwners{folder: folder, governed: governed, log: o.Log, changed: make(chan struct{})},
 	}
+	d.leases = leaseTable{folder: folder, ending: d.ending, log: o.Log, counts: map[string]int{}}
+	return d
 }
 
 var ErrInUse = errors.New("another loader uses this folder")
@@ -161,16 +159,20 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.mu.Lock()
 	d.ctx = ctx
 	d.mu.Unlock()
-	d.loadOwners()
-	dropLeases := d.adoptLeases()
+	d.owners.load()
+	dropLeases := d.leases.adopt(d.o.Store.Checkpoints())
 	defer dropLeases()
-	l, err := d.listen()
+	socket := filepath.Join(d.o.Dir, SocketPath)
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return err
+	}
+	l, err := jsonsocket.ListenPublic(socket) // pods have users of their own; IdentifyPod checks the caller
 	if err != nil {
 		return err
 	}
 	d.serving.Store(true)
 	close(d.ready)
-	d.log.Info("loading for pods", "node", d.o.Node, "socket", filepath.Join(d.o.Dir, SocketPath), "peer url", d.o.PeerURL)
+	d.o.Log.Info("loading for pods", "node", d.o.Node, "socket", socket, "peer url", d.o.PeerURL)
 
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
@@ -185,7 +187,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	cancel()
 	parts.Wait()
 	d.prefetching.Wait()
-	_ = os.Remove(filepath.Join(d.o.Dir, SocketPath)) // ours while the lock is held
+	_ = os.Remove(socket) // ours while the lock is held
 	return err
 }
 
@@ -197,11 +199,18 @@ func (d *Daemon) stopAccepting() {
 	d.serving.Store(false)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ending = true
+	d.ctx = nil
 }
 
-// endingLocked reports whether this loader is ending or not running; mu must be held.
-func (d *Daemon) endingLocked() bool { return d.ending || d.ctx == nil || d.ctx.Err() != nil }
+// ending reports whether this loader is ending or not running.
+func (d *Daemon) ending() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.endingLocked()
+}
+
+// endingLocked is ending; mu must be held.
+func (d *Daemon) endingLocked() bool { return d.ctx == nil || d.ctx.Err() != nil }
 
 // lock locks the folder, so that no two daemons serve one socket.
 func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
@@ -210,32 +219,22 @@ func (d *Daemon) lock(ctx context.Context) (*flock.Flock, error) {
 	}
 	// Not readable for pods: a process that can open the file can lock it.
 	lock := flock.New(filepath.Join(d.o.Dir, "loader.lock"), flock.SetPermissions(0o600))
-	waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
-	defer cancel()
-	if ok, err := lock.TryLock(); err != nil {
-		return nil, fmt.Errorf("%s: %w", lock.Path(), err)
-	} else if ok {
-		return lock, nil
+	ok, err := lock.TryLock()
+	if !ok && err == nil {
+		d.o.Log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
+		waiting, cancel := context.WithTimeout(ctx, d.o.LockWait)
+		defer cancel()
+		ok, err = lock.TryLockContext(waiting, 50*time.Millisecond)
 	}
-	d.log.Info("another loader uses this folder; waiting for its end", "dir", d.o.Dir, "for", d.o.LockWait.String())
-	ok, err := lock.TryLockContext(waiting, 50*time.Millisecond)
 	switch {
 	case ok:
 		return lock, nil
 	case ctx.Err() != nil:
 		return nil, nil
-	case waiting.Err() != nil:
+	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%s: %w", d.o.Dir, ErrInUse)
 	}
 	return nil, fmt.Errorf("%s: %w", lock.Path(), err)
-}
-
-func (d *Daemon) listen() (*net.UnixListener, error) {
-	path := filepath.Join(d.o.Dir, SocketPath)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	return jsonsocket.ListenPublic(path) // pods have users of their own; IdentifyPod checks the caller
 }
 
 // accept serves shims until the listener is closed.
@@ -250,7 +249,7 @@ func (d *Daemon) accept(ctx context.Context, l *net.UnixListener, parts *sync.Wa
 		}
 		if err != nil {
 			// No file descriptors left, or the like: a temporary error.
-			d.log.Error("a pod's connection cannot be accepted", "error", err)
+			d.o.Log.Error("a pod's connection cannot be accepted", "error", err)
 			backoff.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
@@ -292,7 +291,7 @@ func (d *Daemon) complain(description string, args ...any) {
 	}
 	d.mu.Unlock()
 	if !suppressed {
-		d.log.Warn(description, args...)
+		d.o.Log.Warn(description, args...)
 	}
 }
 
@@ -302,7 +301,7 @@ func (d *Daemon) OnUpdate(m controlstream.Update) {
 		d.o.Store.SetPeers(*m.Peers)
 	}
 	if m.Owners != nil {
-		d.setOwners(m.Owners)
+		d.owners.set(m.Owners)
 	}
 	for _, r := range m.Prefetch {
 		d.prefetch(r)
@@ -342,19 +341,22 @@ func PeerTLS(of func() (*mtls.Identity, error)) *p2p.TLS {
 	}
 }
 
-// writeState stores v in a file for the next loader, atomically.
-func (d *Daemon) writeState(name string, v any) error {
+// stateFolder is the folder in which a loader stores what the next one reads.
+type stateFolder string
+
+// write stores v in a file, atomically.
+func (s stateFolder) write(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(filepath.Join(d.o.Dir, name), b, 0o600)
+	return durable.WriteFile(filepath.Join(string(s), name), b, 0o600)
 }
 
-// readState reads at most most bytes that the previous loader stored. The error is
+// read reads at most maximum bytes that the previous loader stored. The error is
 // os.ErrNotExist if there are none.
-func (d *Daemon) readState(name string, maximum int64, v any) error {
-	f, err := os.Open(filepath.Join(d.o.Dir, name))
+func (s stateFolder) read(name string, maximum int64, v any) error {
+	f, err := os.Open(filepath.Join(string(s), name))
 	if err != nil {
 		return err
 	}

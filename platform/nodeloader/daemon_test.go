@@ -518,9 +518,9 @@ func TestOneCheckpointTwice(t *testing.T) {
 	p.Close()
 	l.until("that it is gone", func(u controlstream.Report) bool { return len(u.Pods) == 1 && u.Pods[0].Gone })
 	l.eventually("it is let go", func() bool {
-		l.Daemon.mu.Lock()
-		defer l.Daemon.mu.Unlock()
-		return l.leased[digest] == 0
+		l.leases.mu.Lock()
+		defer l.leases.mu.Unlock()
+		return l.leases.counts[digest] == 0
 	})
 	if err := l.store.ChangeCheckpoint(t.Context(), digest, functions.StoreRemove); err != nil {
 		t.Error(err)
@@ -755,7 +755,7 @@ func TestOutbox(t *testing.T) {
 	}
 	o.put(controlstream.ToPod{Staged: &controlstream.Staged{ID: 1}})
 	lines, err := o.take()
-	if err != nil || len(lines) != 2 || lines[0].Staged == nil || lines[1].Staging.ID != 2 || lines[1].Staging.Done != 999 {
+	if err != nil || len(lines) != 2 || lines[0].Staging.ID != 2 || lines[0].Staging.Done != 999 || lines[1].Staged == nil {
 		t.Errorf("%+v, %v", lines, err)
 	}
 	for range maxOutMessages + 1 {

@@ -34,7 +34,7 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, dropLeases func()) {
 		if gone := d.o.Store.Checkpoints().Stats().Evictions; n%storePollEvery == 0 || gone != evictions {
 			evictions = gone
 			if err := d.o.Store.Refresh(); err != nil {
-				d.log.Warn("the store cannot be listed", "error", err)
+				d.o.Log.Warn("the store cannot be listed", "error", err)
 			}
 		}
 		hb := d.heartbeat()

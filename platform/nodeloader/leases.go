@@ -2,6 +2,7 @@ package nodeloader
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -19,51 +20,62 @@ const (
 	maxLeasesFile = 1 << 20
 )
 
-// addLease counts one more lease of a checkpoint; the first one is stored.
-func (d *Daemon) addLease(digest string) {
-	d.mu.Lock()
-	d.leased[digest]++
-	first := d.leased[digest] == 1
-	d.mu.Unlock()
+// leaseTable counts the leases that pods have, and stores the leased digests: the next
+// loader holds them until the pods have reconnected.
+type leaseTable struct {
+	folder stateFolder
+	ending func() bool // this loader is ending: the file stays for the next one
+	log    *slog.Logger
+	file   sync.Mutex // held while the file is written
+
+	mu     sync.Mutex
+	counts map[string]int // by digest
+}
+
+// add counts one more lease of a checkpoint; the first one is stored.
+func (t *leaseTable) add(digest string) {
+	t.mu.Lock()
+	t.counts[digest]++
+	first := t.counts[digest] == 1
+	t.mu.Unlock()
 	if first {
-		d.writeLeases()
+		t.write()
 	}
 }
 
-func (d *Daemon) removeLease(digest string) {
-	d.mu.Lock()
-	d.leased[digest]--
-	last := d.leased[digest] <= 0
+func (t *leaseTable) remove(digest string) {
+	t.mu.Lock()
+	t.counts[digest]--
+	last := t.counts[digest] <= 0
 	if last {
-		delete(d.leased, digest)
+		delete(t.counts, digest)
 	}
-	ending := d.endingLocked()
-	d.mu.Unlock()
-	if last && !ending { // at the end the file is kept for the next loader
-		d.writeLeases()
+	t.mu.Unlock()
+	if last && !t.ending() {
+		t.write()
 	}
 }
 
-// writeLeases writes the leased digests for the next loader. Without the file that loader
-// cannot protect them until the pods have reconnected.
-func (d *Daemon) writeLeases() {
-	d.leaseFile.Lock()
-	defer d.leaseFile.Unlock()
-	d.mu.Lock()
-	held := slices.AppendSeq([]string{}, maps.Keys(d.leased))
-	d.mu.Unlock()
+// write stores the leased digests. Without the file the next loader cannot protect them
+// until the pods have reconnected.
+func (t *leaseTable) write() {
+	t.file.Lock()
+	defer t.file.Unlock()
+	t.mu.Lock()
+	held := slices.AppendSeq([]string{}, maps.Keys(t.counts))
+	t.mu.Unlock()
 	slices.Sort(held)
-	if err := d.writeState(leasesFile, held); err != nil {
-		d.log.Warn("the leases of pods cannot be stored", "error", err)
+	if err := t.folder.write(leasesFile, held); err != nil {
+		t.log.Warn("the leases of pods cannot be stored", "error", err)
 	}
 }
 
-// adoptLeases acquires what pods held at the previous loader, until forget is called.
-func (d *Daemon) adoptLeases() (dropLeases func()) {
+// adopt acquires what pods held at the previous loader, until drop is called.
+func (t *leaseTable) adopt(checkpoints *store.Store) (drop func()) {
 	var held []string
-	if err := d.readState(leasesFile, maxLeasesFile, &held); err != nil {
+	if err := t.folder.read(leasesFile, maxLeasesFile, &held); err != nil {
 		if !errors.Is(err, os.ErrNotExist) {
-			d.log.Warn("the leases of pods cannot be read", "error", err)
+			t.log.Warn("the leases of pods cannot be read", "error", err)
 		}
 		return func() {}
 	}
@@ -72,18 +84,18 @@ func (d *Daemon) adoptLeases() (dropLeases func()) {
 		if leases[digest] != nil {
 			continue
 		}
-		_, lease, err := d.o.Store.Checkpoints().Acquire(digest)
+		_, lease, err := checkpoints.Acquire(digest)
 		if err != nil {
-			d.log.Warn("a checkpoint that a pod held has been removed", "digest", digest, "error", err)
+			t.log.Warn("a checkpoint that a pod held has been removed", "digest", digest, "error", err)
 			continue
 		}
 		leases[digest] = lease
-		d.addLease(digest)
+		t.add(digest)
 	}
 	return sync.OnceFunc(func() {
 		for digest, lease := range leases {
 			lease.Release()
-			d.removeLease(digest)
+			t.remove(digest)
 		}
 	})
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/loader"
@@ -24,50 +26,62 @@ const (
 	maxOwnersFile   = 16 << 20
 )
 
-// setOwners applies and stores the owners of the node's pods: the next loader uses them
-// until its controller sends newer ones.
-func (d *Daemon) setOwners(o *controlstream.Owners) {
-	d.mu.Lock()
-	same := d.owners != nil && maps.EqualFunc(d.owners.Allow, o.Allow, slices.Equal) && maps.Equal(d.owners.Pods, o.Pods)
-	d.owners = o
-	close(d.ownersChanged)
-	d.ownersChanged = make(chan struct{})
-	d.mu.Unlock()
+// podOwners are the owners of the node's pods and the sources that these may have, as the
+// controller sent them last.
+type podOwners struct {
+	folder   stateFolder
+	governed bool // there is a controller, whose lists bound the teams' sources
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	last    *controlstream.Owners // nil: not known yet
+	changed chan struct{}         // closed and replaced when last changes
+}
+
+// set applies and stores the owners: the next loader uses them until its controller sends
+// newer ones.
+func (p *podOwners) set(o *controlstream.Owners) {
+	p.mu.Lock()
+	same := p.last != nil && maps.EqualFunc(p.last.Allow, o.Allow, slices.Equal) && maps.Equal(p.last.Pods, o.Pods)
+	p.last = o
+	close(p.changed)
+	p.changed = make(chan struct{})
+	p.mu.Unlock()
 	if same {
 		return
 	}
-	if err := d.writeState(ownersFile, o); err != nil {
-		d.log.Warn("the owners of the node's pods cannot be stored", "error", err)
+	if err := p.folder.write(ownersFile, o); err != nil {
+		p.log.Warn("the owners of the node's pods cannot be stored", "error", err)
 	}
 }
 
-// loadOwners reads the owners that the previous loader stored. If the file is invalid, no
+// load reads the owners that the previous loader stored. If the file is invalid, no
 // team may stage anything until the controller has sent them.
-func (d *Daemon) loadOwners() {
+func (p *podOwners) load() {
 	var o controlstream.Owners
-	if err := d.readState(ownersFile, maxOwnersFile, &o); errors.Is(err, os.ErrNotExist) {
+	if err := p.folder.read(ownersFile, maxOwnersFile, &o); errors.Is(err, os.ErrNotExist) {
 		return
 	} else if err != nil {
-		d.log.Warn("the owners of the node's pods cannot be read; nothing is staged for them until the controller sends them", "error", err)
+		p.log.Warn("the owners of the node's pods cannot be read; nothing is staged for them until the controller sends them", "error", err)
 		o = controlstream.Owners{Said: true, Allow: map[string][]string{"": {}}}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.owners = &o
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = &o
 }
 
 // checkPod returns nil if the pod's team may stage a source, else the refusal. A pod waits
 // for the controller's first list of owners, and, while any team has a list of sources, for
 // its own owner.
-func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
+func (p *podOwners) checkPod(ctx context.Context, uid, src string) *controlstream.Failed {
 	began := time.Now()
 	for {
-		d.mu.Lock()
-		o, changed := d.owners, d.ownersChanged
-		d.mu.Unlock()
+		p.mu.Lock()
+		o, changed := p.last, p.changed
+		p.mu.Unlock()
 		wait, problem := ownersWait, "the owner of this pod is not known yet, and namespaces have allow-lists of sources"
 		switch {
-		case o == nil && !d.governed:
+		case o == nil && !p.governed:
 			return nil
 		case o == nil:
 			wait, problem = firstOwnersWait,
@@ -76,7 +90,7 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 			return nil
 		default:
 			if team, known := o.Pods[uid]; known {
-				return d.checkTeam(team, src)
+				return p.checkTeam(team, src)
 			}
 		}
 		select {
@@ -91,12 +105,12 @@ func (d *Daemon) checkPod(ctx context.Context, uid, src string) *controlstream.F
 }
 
 // checkTeam returns nil if a team may stage a source, else the refusal.
-func (d *Daemon) checkTeam(team, src string) *controlstream.Failed {
-	d.mu.Lock()
-	o := d.owners
-	d.mu.Unlock()
+func (p *podOwners) checkTeam(team, src string) *controlstream.Failed {
+	p.mu.Lock()
+	o := p.last
+	p.mu.Unlock()
 	switch {
-	case o == nil && d.governed:
+	case o == nil && p.governed:
 		return refusal("the controller has not sent the namespaces' allow-lists of sources yet", "")
 	case o == nil:
 		return nil

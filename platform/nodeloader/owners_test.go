@@ -74,18 +74,18 @@ func TestFirstListLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{Dir: t.TempDir(), Connected: func() bool { return false }})
 		began := time.Now()
-		f := d.checkPod(t.Context(), podA, modelLocation)
+		f := d.owners.checkPod(t.Context(), podA, modelLocation)
 		if f == nil || f.Kind != controlstream.KindRefused || !strings.Contains(f.Message, "has not heard from the controller") ||
 			!strings.Contains(f.Fix, "thaw-controller") || time.Since(began) != firstOwnersWait {
 			t.Errorf("after %v: %+v", time.Since(began), f)
 		}
 		// A list that comes late leaves the time in which an owner is awaited.
 		began = time.Now()
-		time.AfterFunc(5*time.Second, func() { d.setOwners(ofTeams(podB, "b").Owners) })
-		if f := d.checkPod(t.Context(), podA, modelLocation); f == nil || time.Since(began) != ownersWait {
+		time.AfterFunc(5*time.Second, func() { d.owners.set(ofTeams(podB, "b").Owners) })
+		if f := d.owners.checkPod(t.Context(), podA, modelLocation); f == nil || time.Since(began) != ownersWait {
 			t.Errorf("after %v: %+v", time.Since(began), f)
 		}
-		if f := New(Options{}).checkPod(t.Context(), podA, modelLocation); f != nil {
+		if f := New(Options{}).owners.checkPod(t.Context(), podA, modelLocation); f != nil {
 			t.Errorf("without a controller: %+v", f)
 		}
 	})

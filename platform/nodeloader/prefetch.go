@@ -29,13 +29,13 @@ type prefetch struct {
 // prefetch stages a checkpoint for a pod that is still being scheduled. Only the controller
 // requests it, never a pod.
 func (d *Daemon) prefetch(r functions.LoadRequest) {
-	log := d.log.With("team", r.Team, "model", r.Model, "source", r.Spec.Source)
+	log := d.o.Log.With("team", r.Team, "model", r.Model, "source", r.Spec.Source)
 	if r.Spec.Source == "" {
 		return
 	}
 	locationKey, f := d.checkSource(r.Spec.Source, r.Spec.StagedFiles())
 	if f == nil {
-		f = d.checkTeam(r.Team, r.Spec.Source)
+		f = d.owners.checkTeam(r.Team, r.Spec.Source)
 	}
 	if f != nil {
 		log.Warn("a prefetch is refused", "error", f.Message)
@@ -117,10 +117,10 @@ func (d *Daemon) continuePrefetch(locationKey string, t *loader.Staging, reason 
 			d.counts.used.Add(1)
 		case err != nil && ctx.Err() == nil:
 			d.counts.wasted.Add(1)
-			d.log.Warn("a prefetch has failed", "source", locationKey, "why", reason, "error", err)
+			d.o.Log.Warn("a prefetch has failed", "source", locationKey, "why", reason, "error", err)
 		case !ending:
 			d.counts.wasted.Add(1)
-			d.log.Info("no pod has come for a prefetch", "source", locationKey, "why", reason, "done", err == nil)
+			d.o.Log.Info("no pod has come for a prefetch", "source", locationKey, "why", reason, "done", err == nil)
 		}
 	}()
 	return true

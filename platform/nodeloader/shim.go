@@ -56,7 +56,7 @@ func (d *Daemon) serve(ctx context.Context, uc *net.UnixConn) {
 		return
 	}
 	defer d.countConnection(uid, -1)
-	log := d.log.With("pod", uid)
+	log := d.o.Log.With("pod", uid)
 	conn.SetReadDeadline(time.Now().Add(helloWait))
 	var first controlstream.FromPod
 	if err := conn.Receive(&first); err != nil || first.Hello == nil {
@@ -184,27 +184,32 @@ func (s *shim) release() {
 	s.mu.Unlock()
 	for digest, lease := range held {
 		lease.Release()
-		s.d.removeLease(digest)
+		s.d.leases.remove(digest)
 	}
 }
 
-// outbox queues the lines for a shim. Progress replaces older progress of the same
-// staging; all other lines are kept, up to maxOutMessages, after which the connection is
-// closed.
+// outbox queues the lines for a shim. A line about a staging replaces progress of it; all
+// other lines are kept, up to maxOutMessages, after which the connection is closed.
 type outbox struct {
 	wake      newest.Signal
 	closeConn func()
 
-	mu       sync.Mutex // guards the fields below
-	lines    []outMessage
-	progress []controlstream.Staging
-	full     bool
-	closed   bool
+	mu     sync.Mutex // guards the fields below
+	lines  []outMessage
+	full   bool
+	closed bool
 }
 
 type outMessage struct {
 	controlstream.ToPod
 	folder []*os.File // none or one; closed once the line is sent or dropped
+}
+
+// replaces reports whether an older line is progress of the staging that m is about.
+func (m outMessage) replaces(old outMessage) bool {
+	p := old.Staging
+	return p != nil && (m.Staging != nil && m.Staging.ID == p.ID || m.Staged != nil && m.Staged.ID == p.ID ||
+		m.Failed != nil && m.Failed.ID == p.ID)
 }
 
 func (m outMessage) discard() {
@@ -226,24 +231,12 @@ func (o *outbox) put(m controlstream.ToPod, folder ...*os.File) {
 	message := outMessage{m, folder}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case o.closed:
+	if o.closed {
 		message.discard()
 		return
-	case m.Staging != nil:
-		i := slices.IndexFunc(o.progress, func(p controlstream.Staging) bool { return p.ID == m.Staging.ID })
-		if i >= 0 {
-			o.progress[i] = *m.Staging
-			return
-		}
-		o.progress = append(o.progress, *m.Staging)
-	default:
-		o.progress = slices.DeleteFunc(o.progress, func(p controlstream.Staging) bool { // of a staging that has ended
-			return m.Staged != nil && m.Staged.ID == p.ID || m.Failed != nil && m.Failed.ID == p.ID
-		})
-		o.lines = append(o.lines, message)
 	}
-	if len(o.lines)+len(o.progress) > maxOutMessages && !o.full {
+	o.lines = append(slices.DeleteFunc(o.lines, message.replaces), message)
+	if len(o.lines) > maxOutMessages && !o.full {
 		o.full = true
 		o.closeConn() // close at once: the writer is blocked on the shim
 	}
@@ -275,11 +268,7 @@ func (o *outbox) take() (lines []outMessage, err error) {
 	if o.full {
 		return nil, errOutboxFull
 	}
-	lines = o.lines
-	for i := range o.progress {
-		lines = append(lines, outMessage{ToPod: controlstream.ToPod{Staging: &o.progress[i]}})
-	}
-	o.lines, o.progress = nil, nil
+	lines, o.lines = o.lines, nil
 	return lines, nil
 }
 

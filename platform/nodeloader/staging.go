@@ -95,7 +95,7 @@ func (s *shim) stageForPod(ctx context.Context, a *podStaging) *loader.Checkpoin
 			"deploy the model with a thaw as new as the node's loader")
 	}
 	if f == nil {
-		f = d.checkPod(ctx, s.uid, a.Source)
+		f = d.owners.checkPod(ctx, s.uid, a.Source)
 	}
 	if f == nil && !s.reserveBytes(locationKey, 0) {
 		f = refusal(fmt.Sprintf("a pod may hold %d checkpoints", maxPodCheckpoints), "")
@@ -195,10 +195,7 @@ func (s *shim) awaitSlot(ctx context.Context, id int) bool {
 
 // reportEnding reports whether this loader is ending, and sends that to the pod.
 func (s *shim) reportEnding(id int) (ending bool) {
-	s.d.mu.Lock()
-	ending = s.d.endingLocked()
-	s.d.mu.Unlock()
-	if ending {
+	if ending = s.d.ending(); ending {
 		s.sendFailure(id, &controlstream.Failed{Kind: controlstream.KindEnding, Message: "the node's loader ends; what has arrived stays"})
 	}
 	return ending
@@ -260,7 +257,7 @@ func (s *shim) retain(c *loader.Checkpoint) {
 		old.Release()
 		return
 	}
-	s.d.addLease(c.Digest)
+	s.d.leases.add(c.Digest)
 }
 
 // checkSource returns the store's key for a source and its file patterns, or the refusal.

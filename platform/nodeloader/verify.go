@@ -55,7 +55,7 @@ func (d *Daemon) verify(ctx context.Context, digest string) controlstream.Verifi
 	kind := source.KindOf(err)
 	damaged := kind == source.Digest || kind == source.Missing
 	if damaged {
-		d.log.Warn("a pod's checkpoint is damaged and was removed; it is staged again", "digest", digest, "error", err)
+		d.o.Log.Warn("a pod's checkpoint is damaged and was removed; it is staged again", "digest", digest, "error", err)
 		d.changes.Set()
 	}
 	return controlstream.Verified{Damaged: damaged, Error: err.Error()}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -202,10 +203,8 @@ func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functio
 	switch act {
 	case functions.StoreRemove:
 		err = s.store.Remove(digest)
-	case functions.StorePin:
-		err = s.store.Pin(digest)
-	case functions.StoreUnpin:
-		err = s.store.Unpin(digest)
+	case functions.StorePin, functions.StoreUnpin:
+		err = s.store.SetPin(digest, act == functions.StorePin)
 	default:
 		return &functions.StoreError{Code: string(source.BadSource),
 			Message: fmt.Sprintf("%.20q is nothing that is done to a checkpoint", string(act))}
@@ -275,7 +274,7 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, repor
 	}
 	defer c.Lease.Release()
 	if r.Pin && !c.InPlace {
-		if err := s.store.Pin(c.Digest); err != nil {
+		if err := s.store.SetPin(c.Digest, true); err != nil {
 			report(failedProgress(last, err))
 			return nil
 		}
@@ -333,8 +332,9 @@ func storeError(err error) *functions.StoreError {
 // OpenSources returns all sources that a node can stage from, by scheme; end closes their
 // connections.
 func OpenSources() (all map[string]loader.Source, end func()) {
-	blobs, buckets, objects := azure.New(azure.Options{}), s3.New(s3.Options{}), gcs.New(gcs.Options{})
-	repositories, pages := huggingface.New(huggingface.Options{}), web.New(web.Options{})
+	blobs, buckets := azure.New(azure.Options{Getenv: os.Getenv}), s3.New(s3.Options{Getenv: os.Getenv})
+	objects, pages := gcs.New(gcs.Options{Getenv: os.Getenv}), web.New(web.Options{Getenv: os.Getenv})
+	repositories := huggingface.New(huggingface.Options{Getenv: os.Getenv})
 	all = map[string]loader.Source{"file": dir.Source{}, "az": blobs, "s3": buckets, "gs": objects, "hf": repositories, "https": pages}
 	return all, func() {
 		blobs.Close()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -25,7 +24,6 @@ type adapterKey struct{ replica, adapter string }
 // adapters loads adapters into replicas.
 type adapters struct {
 	*world
-	lock     sync.Locker
 	commands *commander
 	loads    singleflight.Group
 	wanted   orderedset.Set[functions.Name] // adapters to load before any request
@@ -33,7 +31,11 @@ type adapters struct {
 
 // LoadAdapter makes a replica load the adapter that name includes. It returns when the
 // replica has the adapter, or when ctx ends. Concurrent calls share one command.
-func (a *adapters) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+func (o *Orchestrator) LoadAdapter(ctx context.Context, name functions.Name, replica string) error {
+	return o.loop.adapters.load(ctx, name, replica)
+}
+
+func (a *adapters) load(ctx context.Context, name functions.Name, replica string) error {
 	for {
 		load := a.loads.DoChan(replica+"/"+name.Adapter, func() (cancelled any, err error) {
 			err = a.request(ctx, replica, name.Adapter)
@@ -63,7 +65,7 @@ func (a *adapters) request(ctx context.Context, replica, adapter string) error {
 	began := a.timeNow()
 	err := l.LoadAdapter(ctx, functions.AdapterRequest{ID: replica, Epoch: a.commands.epoch, Name: adapter})
 	if ctx.Err() == nil {
-		a.lock.Lock()
+		a.Lock()
 		if r := a.replicas[replica]; r != nil && !slices.Contains(r.status.Adapters, adapter) {
 			if err != nil {
 				a.event("adapter_failed", r.function.Name, replica, r.Node, adapter, err.Error())
@@ -71,7 +73,7 @@ func (a *adapters) request(ctx context.Context, replica, adapter string) error {
 				a.event("adapter_loaded", r.function.Name, replica, r.Node, adapter, a.timeNow().Sub(began).Round(time.Millisecond).String())
 			}
 		}
-		a.lock.Unlock()
+		a.Unlock()
 	}
 	return err
 }
@@ -93,15 +95,15 @@ func (a *adapters) loadWanted(ctx context.Context) {
 			if slices.Contains(r.status.Adapters, name.Adapter) {
 				continue
 			}
-			a.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { a.LoadAdapter(ctx, name, r.ID) })
+			a.commands.runWithin(ctx, f.model.Spec.Deadlines.Stage.Std(), func(ctx context.Context) { a.load(ctx, name, r.ID) })
 		}
 	})
 }
 
 // nodeOf returns the Node of a replica; nil for an unknown replica.
 func (a *adapters) nodeOf(replica string) Node {
-	a.lock.Lock()
-	defer a.lock.Unlock()
+	a.Lock()
+	defer a.Unlock()
 	if r := a.replicas[replica]; r != nil {
 		if n := a.nodes[r.Node]; n != nil {
 			return n.commands

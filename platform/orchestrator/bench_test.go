@@ -71,4 +71,4 @@ func BenchmarkReady(b *testing.B) {
 	}
 }
 
-func markOf(s *Orchestrator) chan time.Time { return s.publisher.path.(*readyMarker).ready }
+func markOf(s *Orchestrator) chan time.Time { return s.loop.publisher.path.(*readyMarker).ready }

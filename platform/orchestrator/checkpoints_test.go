@@ -54,7 +54,7 @@ func TestShelve(t *testing.T) {
 			hb.Models = append(hb.Models, m)
 		}
 		before := maps.Clone(n.Tiers)
-		changed := s.updateCachedSources(n, &was[k], &hb, s.matchReplicas(n, &hb))
+		changed := s.loop.updateCachedSources(n, &was[k], &hb, s.loop.matchReplicas(n, &hb))
 		was[k] = hb
 		want := map[string]functions.Tier{}
 		for _, c := range hb.Cached {
@@ -80,8 +80,8 @@ func TestShelve(t *testing.T) {
 				copies[source]++
 			}
 		}
-		if !maps.Equal(copies, s.copies) {
-			t.Fatalf("copies %v, want %v", s.copies, copies)
+		if !maps.Equal(copies, s.loop.copies) {
+			t.Fatalf("copies %v, want %v", s.loop.copies, copies)
 		}
 	}
 }

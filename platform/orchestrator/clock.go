@@ -7,7 +7,7 @@ import (
 )
 
 // clock converts between times and Instants. Instants leave out the time in which the
-// process did not run. It is protected by Orchestrator.mu.
+// process did not run. It is protected by the mutex of world.
 type clock struct {
 	timeNow  func() time.Time
 	began    time.Time         // Instants count from here

@@ -61,8 +61,8 @@ func TestWakeWithDemand(t *testing.T) {
 	p.s.Demand(Demand{Name: fname("x"), Active: 1, InFlight: map[string]int{"gone": 1}})
 	p.s.Demand(Demand{Name: fname("x"), Queued: 2, Oldest: p.at})
 	p.s.Wake(fname("x"))
-	f := p.s.functions[fname("x")]
-	if n := p.s.inFlightOf(f, "gone"); n != 0 {
+	f := p.s.loop.functions[fname("x")]
+	if n := p.s.inbox.inFlightOf(f, "gone"); n != 0 {
 		t.Errorf("%d in flight by an earlier report", n)
 	}
 	p.s.Turn(context.Background())

@@ -27,24 +27,22 @@ func (f *functionState) Ahead() (any, started, ready bool) {
 }
 
 // foresightLoop is the loop as its forecaster sees it.
-type foresightLoop struct{ o *Orchestrator }
+type foresightLoop struct{ *loop }
 
-func (l foresightLoop) Lock()                                  { l.o.mu.Lock() }
-func (l foresightLoop) Unlock()                                { l.o.mu.Unlock() }
-func (l foresightLoop) Now() placement.Instant                 { return l.o.now() }
-func (l foresightLoop) Instant(t time.Time) placement.Instant  { return l.o.instant(t) }
-func (l foresightLoop) WallTime(t placement.Instant) time.Time { return l.o.wallTime(t) }
-func (l foresightLoop) NewID(prefix string) string             { return l.o.newID(prefix) }
+func (l foresightLoop) Now() placement.Instant                 { return l.now() }
+func (l foresightLoop) Instant(t time.Time) placement.Instant  { return l.instant(t) }
+func (l foresightLoop) WallTime(t placement.Instant) time.Time { return l.wallTime(t) }
+func (l foresightLoop) NewID(prefix string) string             { return l.inbox.newID(prefix) }
 
 func (l foresightLoop) Function(name functions.Name) foresight.Function {
-	if f := l.o.functions[name]; f != nil {
+	if f := l.functions[name]; f != nil {
 		return f
 	}
 	return nil
 }
 
 func (l foresightLoop) Functions(yield func(foresight.Function) bool) {
-	for _, f := range l.o.functionList {
+	for _, f := range l.functionList {
 		if !yield(f) {
 			return
 		}
@@ -53,38 +51,38 @@ func (l foresightLoop) Functions(yield func(foresight.Function) bool) {
 
 func (l foresightLoop) StartTime(f foresight.Function) time.Duration {
 	of := f.(*functionState)
-	return of.forecastStart(l.o.bytesAtHand(of)).P50
+	return of.forecastStart(l.bytesAtHand(of)).P50
 }
 
-func (l foresightLoop) FunctionChanged(f foresight.Function) { l.o.enqueue(f.(*functionState)) }
+func (l foresightLoop) FunctionChanged(f foresight.Function) { l.enqueue(f.(*functionState)) }
 
 func (l foresightLoop) Event(kind string, name functions.Name, reason, message string) {
-	l.o.event(kind, name, "", "", reason, message)
+	l.event(kind, name, "", "", reason, message)
 }
 
 func (l foresightLoop) Count(metric string, value float64, labels ...string) {
-	l.o.counts.Add(metric, value, labels...)
+	l.counts.Add(metric, value, labels...)
 }
 
 func (l foresightLoop) Run(ctx context.Context, limit time.Duration, f func(context.Context)) {
-	l.o.commands.runWithin(ctx, limit, f)
+	l.commands.runWithin(ctx, limit, f)
 }
 
 // Prewarm starts a function ahead of demand, or stages its bytes in a tier, and keeps
 // that until a time. by names the caller; it is a label of metrics.
 func (o *Orchestrator) Prewarm(name functions.Name, until time.Time, tier, by string) (functions.Prewarm, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.prewarm(o.functions[name.WithoutAdapter()], until, tier, by)
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	return o.loop.prewarm(o.loop.functions[name.WithoutAdapter()], until, tier, by)
 }
 
-func (o *Orchestrator) prewarm(f *functionState, until time.Time, tier, by string) (functions.Prewarm, error) {
+func (l *loop) prewarm(f *functionState, until time.Time, tier, by string) (functions.Prewarm, error) {
 	if f == nil || f.Gone {
 		return functions.Prewarm{}, functions.ErrNotFound
 	}
-	p, err := o.forecaster.Prewarm(f, until, tier, by)
+	p, err := l.forecaster.Prewarm(f, until, tier, by)
 	if err == nil {
-		o.signal()
+		l.inbox.signal()
 	}
 	return p, err
 }
@@ -92,13 +90,13 @@ func (o *Orchestrator) prewarm(f *functionState, until time.Time, tier, by strin
 // PrewarmBriefly starts a function ahead of demand, unless another lease holds it as long
 // already. EndPrewarm ends the lease.
 func (o *Orchestrator) PrewarmBriefly(name functions.Name, until time.Time, by string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f := o.functions[name.WithoutAdapter()]
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	f := o.loop.functions[name.WithoutAdapter()]
 	if f != nil && f.usage.HeldByOther(until, by) {
 		return nil
 	}
-	_, err := o.prewarm(f, until, functions.PrewarmGPU, by)
+	_, err := o.loop.prewarm(f, until, functions.PrewarmGPU, by)
 	return err
 }
 
@@ -107,30 +105,30 @@ const stageAheadFor = time.Hour
 
 // StageAhead stages the bytes of a function on a disk, behind what requests wait for.
 func (o *Orchestrator) StageAhead(name functions.Name, by string) error {
-	_, err := o.Prewarm(name, o.wallClock().Add(stageAheadFor), functions.PrewarmDisk, by)
+	_, err := o.Prewarm(name, o.inbox.wallClock().Add(stageAheadFor), functions.PrewarmDisk, by)
 	return err
 }
 
 // EndPrewarm ends the lease that by holds on the start of a function, where it holds one: a
 // replica that no request has used stops.
 func (o *Orchestrator) EndPrewarm(name functions.Name, by string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if f := o.functions[name.WithoutAdapter()]; f != nil && o.forecaster.End(f, by) {
-		o.signal()
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	if f := o.loop.functions[name.WithoutAdapter()]; f != nil && o.loop.forecaster.End(f, by) {
+		o.inbox.signal()
 	}
 }
 
 // PrewarmLeft is the GPU time that a team may still use for prewarms.
 func (o *Orchestrator) PrewarmLeft(team string) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.forecaster.Left(team)
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	return o.loop.forecaster.Left(team)
 }
 
 // Prewarms lists the leases in the order of their ends.
 func (o *Orchestrator) Prewarms() []functions.Prewarm {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.forecaster.Leases()
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	return o.loop.forecaster.Leases()
 }

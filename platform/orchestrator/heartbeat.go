@@ -40,14 +40,14 @@ func (n *nodeState) accept(hb *functions.Heartbeat) bool {
 }
 
 // onHeartbeat applies a heartbeat. An unchanged one costs next to nothing.
-func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
+func (l *loop) onHeartbeat(ctx context.Context, b heartbeat, now placement.Instant) {
 	hb := &b.message
-	n := o.nodes[hb.AgentID]
+	n := l.nodes[hb.AgentID]
 	if n == nil {
-		n = o.joinNode(hb, now)
+		n = l.joinNode(hb, now)
 	}
 	if !n.accept(hb) {
-		o.counts.Add("thaw_heartbeats_late_total", 1)
+		l.counts.Add("thaw_heartbeats_late_total", 1)
 		return
 	}
 	n.leaseExtended = false
@@ -56,13 +56,13 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.matches++
-	ours := o.matchReplicas(n, hb)
+	ours := l.matchReplicas(n, hb)
 	why := n.implausible(hb)
 	if why == "" {
 		n.implausibleSince = 0
 	} else if n.implausibleSince == 0 {
 		n.implausibleSince = now
-		o.event("node_suspicious", functions.Name{}, "", n.id, "recheck", why+"; looking again")
+		l.event("node_suspicious", functions.Name{}, "", n.id, "recheck", why+"; looking again")
 	}
 	doubted := n.implausibleSince > 0 && now-n.implausibleSince < nodeRecheckAfter
 	if doubted && len(hb.GPUs) == 0 || doubted && allNewlyUnhealthy(n.GPUs, hb.GPUs) {
@@ -71,11 +71,11 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	n.change = hb.Change
 	was := n.last
 	changed := n.setFrom(b, now)
-	if o.updateCachedSources(n, &was, hb, ours) || changed {
-		o.planner.NodeChanged(n.Node)
+	if l.updateCachedSources(n, &was, hb, ours) || changed {
+		l.planner.NodeChanged(n.Node)
 	}
-	if stale := hb.Epoch > o.commands.epoch; stale != n.stale {
-		o.leadership.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, o.commands.epoch))
+	if stale := hb.Epoch > l.commands.epoch; stale != n.stale {
+		l.leadership.noteNewerServer(n, stale, fmt.Sprintf("the agent obeys epoch %d, this server has %d", hb.Epoch, l.commands.epoch))
 	}
 	n.heartbeats++
 	strangers := 0
@@ -84,11 +84,11 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		if r := ours[i]; r != nil {
 			if r.listed != n.heartbeats { // else the heartbeat lists it twice
 				r.listed = n.heartbeats
-				o.onListedReplica(ctx, n, r, st, now)
+				l.onListedReplica(ctx, n, r, st, now)
 			}
 			continue
 		}
-		if o.lifecycle.onUnknownReplica(ctx, n, *st, now); o.replicas[st.ID] == nil || o.replicas[st.ID].Node != n.id {
+		if l.lifecycle.onUnknownReplica(ctx, n, *st, now); l.replicas[st.ID] == nil || l.replicas[st.ID].Node != n.id {
 			strangers++
 		}
 	}
@@ -97,11 +97,11 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 		return
 	}
 	n.implausibleSince = 0
-	reportedAt, missing := o.instant(b.at), false
+	reportedAt, missing := l.instant(b.at), false
 	for i := len(n.replicas) - 1; i >= 0; i-- { // backwards: the loop body may remove the current replica
 		if r := n.replicas[i]; r.listed != n.heartbeats {
 			if r.seen || r.acceptedAt > 0 && reportedAt-r.acceptedAt > 2*time.Second {
-				o.lifecycle.removeReplica(r, "vanished")
+				l.lifecycle.removeReplica(r, "vanished")
 			} else {
 				missing = true
 			}
@@ -112,31 +112,31 @@ func (o *Orchestrator) onHeartbeat(ctx context.Context, b heartbeat, now placeme
 	}
 }
 
-func (o *Orchestrator) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus,
+func (l *loop) onListedReplica(ctx context.Context, n *nodeState, r *replicaState, st *functions.ReplicaStatus,
 	now placement.Instant) {
 	if f := r.function; r.specHash == f.specHash && f.RecordGPUMemory(st.GPUMemory, n.Node) {
-		o.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
-		o.enqueue(f)
+		l.event("footprint", f.Name, r.ID, n.id, "", f.FootprintText(f.model.Spec.Resources.GPUMemory))
+		l.enqueue(f)
 	}
 	if r.unchanged(st) {
 		if r.status.QueueLength != st.QueueLength {
-			o.markUnpublished(r.function)
+			l.markUnpublished(r.function)
 		}
 		r.refresh(st)
 	} else {
-		o.lifecycle.onStatus(ctx, r, *st, now)
+		l.lifecycle.onStatus(ctx, r, *st, now)
 	}
 }
 
 // joinNode registers the node of an agent's first heartbeat.
-func (o *Orchestrator) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
-	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == o.lifecycle.here, Seen: now}, id: hb.AgentID, settledCount: -1}
-	o.addNode(n)
-	o.leadership.nextSilenceCheck = min(o.leadership.nextSilenceCheck, now)
-	if o.leadership.superseded {
-		o.leadership.updateSuperseded()
+func (l *loop) joinNode(hb *functions.Heartbeat, now placement.Instant) *nodeState {
+	n := &nodeState{Node: &placement.Node{ID: hb.AgentID, Here: hb.AgentID == l.lifecycle.here, Seen: now}, id: hb.AgentID, settledCount: -1}
+	l.addNode(n)
+	l.leadership.nextSilenceCheck = min(l.leadership.nextSilenceCheck, now)
+	if l.leadership.superseded {
+		l.leadership.updateSuperseded()
 	}
-	o.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
+	l.event("node_joined", functions.Name{}, "", n.id, "", hb.ForeignGPUMemory())
 	return n
 }
 
@@ -202,7 +202,7 @@ func gpuUnhealthy(g functions.GPU) bool {
 // Superseded reports whether most agents obey a newer server. This one then sends no
 // commands.
 func (o *Orchestrator) Superseded() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.leadership.superseded
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	return o.loop.leadership.superseded
 }

@@ -406,7 +406,7 @@ func TestLateAndTwice(t *testing.T) {
 		}
 	}
 	for range 2 {
-		p.s.put(func(u *updates) { u.loaded.Put(id, commandResult{"n0", p.at, errVanished}) })
+		p.s.inbox.put(func(u *updates) { u.loaded.Put(id, commandResult{"n0", p.at, errVanished}) })
 		p.pass(time.Second)
 	}
 	p.want("its heartbeat knows better", p.states(name), "[READY@n0]")
@@ -419,7 +419,7 @@ func TestNothingNew(t *testing.T) {
 	h := p.agents[0]
 	h.bent = func(hb *functions.Heartbeat) { hb.Change = 7 }
 	p.pass(5 * time.Second)
-	n := p.s.nodes["n0"]
+	n := p.s.loop.nodes["n0"]
 	beats := n.heartbeats
 	p.pass(20 * time.Second)
 	if n.heartbeats != beats || p.s.Nodes()[0].Lost {

@@ -9,14 +9,14 @@ import (
 )
 
 // inbox collects updates for the next turn and signals it. It also owns the ids of
-// current cold starts: Wake returns one before a turn has begun the start. Its exported
-// methods never block.
+// current cold starts: Wake returns one before a turn has begun the start. Its methods never
+// block.
 type inbox struct {
 	wallClock func() time.Time
 	newID     func(prefix string) string
 	signal    func()
 
-	inboxMu  sync.Mutex
+	mu       sync.Mutex
 	demand   newest.Map[functions.Name, Demand] // reported since readDemand
 	updates  updates
 	spare    updates // of the current turn; empty between turns
@@ -80,25 +80,26 @@ type commandResult struct {
 }
 
 func (i *inbox) put(add func(*updates)) {
-	i.inboxMu.Lock()
+	i.mu.Lock()
 	add(&i.updates)
-	i.inboxMu.Unlock()
+	i.mu.Unlock()
 	i.signal()
 }
 
 // take returns the updates since the last take. The caller clears them.
 func (i *inbox) take() *updates {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.updates, i.spare = i.spare, i.updates
 	return &i.spare
 }
 
 // Demand reports the demand for functions, which a later report replaces. It does not signal: a
 // wake, a nudge or the next tick has it read.
-func (i *inbox) Demand(ds ...Demand) {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+func (o *Orchestrator) Demand(ds ...Demand) {
+	i := &o.inbox
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	for _, d := range ds {
 		i.demand.Put(d.Name.WithoutAdapter(), d)
 	}
@@ -106,8 +107,8 @@ func (i *inbox) Demand(ds ...Demand) {
 
 // takeDemand returns the demand that was reported since the last call.
 func (i *inbox) takeDemand() []Demand {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	ds := i.demand.Values()
 	i.demand.Clear()
 	return ds
@@ -115,8 +116,8 @@ func (i *inbox) takeDemand() []Demand {
 
 // inFlightOf returns how many requests a replica of f has by the last report.
 func (i *inbox) inFlightOf(f *functionState, replica string) int {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if d, ok := i.demand.Get(f.Name); ok {
 		return d.InFlight[replica]
 	}
@@ -125,8 +126,8 @@ func (i *inbox) inFlightOf(f *functionState, replica string) int {
 
 // Wake requests a replica of a function and returns the id of its cold start, the same
 // for all callers.
-func (i *inbox) Wake(name functions.Name) string {
-	return i.requestWake(name.WithoutAdapter(), wakeLease, 0)
+func (o *Orchestrator) Wake(name functions.Name) string {
+	return o.inbox.requestWake(name.WithoutAdapter(), wakeLease, 0)
 }
 
 // requestWake requests a replica, and the adapter in name if it has one.
@@ -155,8 +156,8 @@ func (i *inbox) requestWake(name functions.Name, waitersLease, userLease time.Du
 // startID returns the id of name's next cold start: the one that Wake returned, unless
 // a cold start used it already.
 func (i *inbox) startID(name functions.Name, used func(id string) bool) string {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if id, ok := i.startIDs[name]; ok && !used(id) {
 		return id
 	}
@@ -167,8 +168,8 @@ func (i *inbox) startID(name functions.Name, used func(id string) bool) string {
 
 // dropStartID makes the next wake of name begin another cold start than id.
 func (i *inbox) dropStartID(name functions.Name, id string) {
-	i.inboxMu.Lock()
-	defer i.inboxMu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.startIDs[name] == id {
 		delete(i.startIDs, name)
 	}
@@ -176,38 +177,38 @@ func (i *inbox) dropStartID(name functions.Name, id string) {
 
 // Nudge reports a change of demand that needs a turn now: a queue outgrew its replicas,
 // or the last waiter left.
-func (i *inbox) Nudge(name functions.Name) {
-	i.put(func(u *updates) { u.nudges.Put(name.WithoutAdapter(), struct{}{}) })
+func (o *Orchestrator) Nudge(name functions.Name) {
+	o.inbox.put(func(u *updates) { u.nudges.Put(name.WithoutAdapter(), struct{}{}) })
 }
 
 // Release reports that a function has answered the request that it was started for, and gets
 // no other one from there soon: the policy's residency does not keep its replicas.
-func (i *inbox) Release(name functions.Name) {
-	i.put(func(u *updates) { u.releases.Put(name.WithoutAdapter(), struct{}{}) })
+func (o *Orchestrator) Release(name functions.Name) {
+	o.inbox.put(func(u *updates) { u.releases.Put(name.WithoutAdapter(), struct{}{}) })
 }
 
 // ReportFailure reports that a replica failed on the data path. Its agent then verifies
 // it.
-func (i *inbox) ReportFailure(name functions.Name, replica, problem string) {
-	i.put(func(u *updates) { u.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem}) })
+func (o *Orchestrator) ReportFailure(name functions.Name, replica, problem string) {
+	o.inbox.put(func(u *updates) { u.healthReports.Put(replica, healthReport{name.WithoutAdapter(), problem}) })
 }
 
 // Heartbeat reports an agent's heartbeat, with the Node for commands to it.
-func (i *inbox) Heartbeat(hb functions.Heartbeat, node Node) {
-	i.put(func(u *updates) { u.heartbeats.Put(hb.AgentID, heartbeat{hb, node, i.wallClock()}) })
+func (o *Orchestrator) Heartbeat(hb functions.Heartbeat, node Node) {
+	o.inbox.put(func(u *updates) { u.heartbeats.Put(hb.AgentID, heartbeat{hb, node, o.inbox.wallClock()}) })
 }
 
-func (i *inbox) Changed() {
-	i.put(func(u *updates) { u.changed = true })
+func (o *Orchestrator) Changed() {
+	o.inbox.put(func(u *updates) { u.changed = true })
 }
 
 // Stop drains the replicas of a function and ends its leases. Demand or its minimum starts it again.
-func (i *inbox) Stop(name functions.Name) {
-	i.put(func(u *updates) { u.stops.Put(name.WithoutAdapter(), struct{}{}) })
+func (o *Orchestrator) Stop(name functions.Name) {
+	o.inbox.put(func(u *updates) { u.stops.Put(name.WithoutAdapter(), struct{}{}) })
 }
 
 // UseAdapter records that requests use an adapter of a replica, so that another one is
 // evicted if there is no room for all.
-func (i *inbox) UseAdapter(name functions.Name, replica string) {
-	i.put(func(u *updates) { u.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{}) })
+func (o *Orchestrator) UseAdapter(name functions.Name, replica string) {
+	o.inbox.put(func(u *updates) { u.adapterUses.Put(adapterKey{replica, name.Adapter}, struct{}{}) })
 }

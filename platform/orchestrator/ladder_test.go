@@ -22,7 +22,7 @@ func TestDeepSleep(t *testing.T) {
 		}
 	}
 	p.pass(7 * time.Second)
-	if n := p.s.nodes["n"]; n.Sleep != budget {
+	if n := p.s.loop.nodes["n"]; n.Sleep != budget {
 		t.Fatalf("its sleepers may hold %v", n.Sleep)
 	}
 	sleeps := func() (levels []string) {
@@ -33,7 +33,7 @@ func TestDeepSleep(t *testing.T) {
 		}
 		return levels
 	}
-	f := p.s.functions[fname("x")]
+	f := p.s.loop.functions[fname("x")]
 	id := ""
 	for _, deep := range []bool{true, false} {
 		if p.path.ask("x", 1); len(f.replicas) == 0 {

@@ -48,9 +48,9 @@ func TestHeldRequestsScaleAtOnce(t *testing.T) {
 		r.pass(10 * time.Minute)
 		r.want("idle", many(r), "map[]")
 		r.stop()
-		r.s.mu.Lock()
-		defer r.s.mu.Unlock()
-		if f := r.s.functions[fname("x")]; f.load != nil || f.Needed+f.Desired > 0 || slices.Contains(r.s.busyFunctions.List, f) {
+		r.s.loop.Lock()
+		defer r.s.loop.Unlock()
+		if f := r.s.loop.functions[fname("x")]; f.load != nil || f.Needed+f.Desired > 0 || slices.Contains(r.s.loop.busyFunctions.List, f) {
 			t.Errorf("remembered at rest: %+v, %d needed, %d desired", f.load, f.Needed, f.Desired)
 		}
 	})

@@ -12,14 +12,15 @@ import (
 // TestMetrics: counters and states, with labels from a fixed set.
 func TestMetrics(t *testing.T) {
 	s := New(Options{})
-	s.counts.RecordFailure(false, "no such file")
-	s.counts.RecordFailure(true, "hung: no token for 10s")
-	s.counts.RecordFailure(true, "killed by SIGKILL")
-	s.counts.Add("thaw_evictions_total", 1, "idle")
-	s.counts.RecordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
-	s.counts.RecordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready}) // no bytes were staged
-	s.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
-	s.teams.account("red")
+	s.loop.counts.RecordFailure(false, "no such file")
+	s.loop.counts.RecordFailure(true, "hung: no token for 10s")
+	s.loop.counts.RecordFailure(true, "killed by SIGKILL")
+	s.loop.counts.Add("thaw_evictions_total", 1, "idle")
+	s.loop.counts.RecordStaged("az://a/c/p", functions.Timeline{Tier: functions.TierRemote, Bytes: 7, State: functions.Ready})
+	// No bytes were staged.
+	s.loop.counts.RecordStaged("./here", functions.Timeline{Tier: functions.TierNVMe, Bytes: 7, State: functions.Ready})
+	s.loop.functions[functions.Name{Team: "red", Name: "m"}] = &functionState{}
+	s.loop.teams.account("red")
 
 	var got []string
 	s.Samples(func(metric string, _ float64, labels ...string) {
@@ -44,7 +45,7 @@ func TestGPUMetrics(t *testing.T) {
 		{Index: 0, MemoryTotal: 80, MemoryFree: 0, Health: "ok"}, {Index: 1, MemoryTotal: 80, Health: functions.GPUUnknown}, {Index: 2, Health: functions.GPUUnknown},
 	}}, newFakeAgent("n", 0))
 	s.Turn(t.Context())
-	if g := s.nodes["n"].GPUs; g[0].Whole || !g[1].Whole || g[1].Memory != 80 || g[1].Unhealthy {
+	if g := s.loop.nodes["n"].GPUs; g[0].Whole || !g[1].Whole || g[1].Memory != 80 || g[1].Unhealthy {
 		t.Errorf("placed by %+v", g)
 	}
 	got := ""

@@ -5,9 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -93,30 +91,12 @@ type Options struct {
 	OnUpdate func()
 }
 
-// Orchestrator is the control loop. Its methods may be called from any goroutine. Each
-// part owns its state; the parts with a mutex of their own are first.
+// Orchestrator is the control loop. Its methods may be called from any goroutine.
 type Orchestrator struct {
-	inbox
+	inbox     inbox
 	commands  commander
 	signalled newest.Signal // wakes Run, unless Options.OnUpdate is set
-
-	mu sync.Mutex // locked by the loop during a turn, and by readers
-	world
-	adapters
-	policy     placement.Policy
-	alone      func() bool // see Options.Alone
-	publisher  publisher
-	catalog    catalogReader
-	leadership leadership
-	lifecycle  lifecycle
-	sleeping   sleeping
-	teams      teamAccounts
-	coldStarts coldStartLog
-	forecaster *foresight.Forecaster // nil: none
-
-	lastTick       placement.Instant // the last turn that evaluated all busy functions
-	turns          uint64
-	startGraceOver bool // earlier agents have had time for a heartbeat
+	loop      loop
 }
 
 const (
@@ -146,34 +126,34 @@ func New(o Options) *Orchestrator {
 	s := &Orchestrator{
 		inbox:     inbox{wallClock: o.Now, newID: o.NewID, signal: o.OnUpdate, startIDs: map[functions.Name]string{}},
 		commands:  commander{epoch: o.Epoch, runCommand: o.RunCommand, slots: make(chan struct{}, maxCommands), log: o.Log},
-		signalled: signalled, policy: o.Policy, alone: o.Alone,
-		world: world{
-			clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
-			registry: newRegistry(o.Policy),
-			events:   events.New(o.Now, o.Log, o.Hooks.Event),
-			counts:   metrics.New(),
-			log:      o.Log,
-		},
+		signalled: signalled,
 	}
-	w := &s.world
+	w := &world{
+		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
+		registry: newRegistry(o.Policy),
+		events:   events.New(o.Now, o.Log, o.Hooks.Event),
+		counts:   metrics.New(),
+		log:      o.Log,
+	}
 	s.commands.inbox = &s.inbox
-	s.adapters = adapters{world: w, lock: &s.mu, commands: &s.commands}
-	s.publisher = publisher{world: w, path: o.Path, progress: cmp.Or(o.Progress, progressEvery)}
-	s.coldStarts = coldStartLog{world: w, inbox: &s.inbox, started: o.Hooks.ColdStart}
-	s.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: s.lifecycle.refuseStart}
-	s.sleeping = sleeping{
-		world: w, commands: &s.commands, publisher: &s.publisher, leadership: &s.leadership, coldStarts: &s.coldStarts,
-		stop: s.lifecycle.stopReplica,
+	l := &s.loop
+	l.world, l.inbox, l.commands, l.policy, l.alone = w, &s.inbox, &s.commands, o.Policy, o.Alone
+	l.adapters = adapters{world: w, commands: l.commands}
+	l.publisher = publisher{world: w, path: o.Path, progress: cmp.Or(o.Progress, progressEvery)}
+	l.coldStarts = coldStartLog{world: w, inbox: l.inbox, started: o.Hooks.ColdStart}
+	l.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: l.lifecycle.refuseStart}
+	l.sleeping = sleeping{
+		world: w, commands: l.commands, leadership: &l.leadership, coldStarts: &l.coldStarts, stop: l.lifecycle.stopReplica,
 	}
-	s.lifecycle = lifecycle{
-		world: w, commands: &s.commands, publisher: &s.publisher, leadership: &s.leadership, sleeping: &s.sleeping, coldStarts: &s.coldStarts,
+	l.lifecycle = lifecycle{
+		world: w, commands: l.commands, publisher: &l.publisher, leadership: &l.leadership, sleeping: &l.sleeping, coldStarts: &l.coldStarts,
 		autoscale: o.Policy.Autoscale, machine: o.Machine, here: o.Here, newID: o.NewID, orphans: map[string]placement.Instant{},
 	}
-	s.teams = teamAccounts{Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(), world: w}
-	s.forecaster = foresight.New(o.Foresight, o.Policy.KeepAlive == placement.Learned, foresightLoop{s}, &s.commands.running, o.Log)
-	s.catalog = catalogReader{
-		world: w, catalog: o.Catalog, machine: o.Machine, publisher: &s.publisher, teams: &s.teams, forecaster: s.forecaster,
-		coldStarts: &s.coldStarts,
+	l.teams = teamAccounts{Accounts: quota.NewAccounts(o.Ledger), keepRestarted: o.Policy.AppliesMinResidency(), world: w}
+	l.forecaster = foresight.New(o.Foresight, o.Policy.KeepAlive == placement.Learned, foresightLoop{l}, &s.commands.running, o.Log)
+	l.catalog = catalogReader{
+		world: w, catalog: o.Catalog, machine: o.Machine, publisher: &l.publisher, teams: &l.teams, forecaster: l.forecaster,
+		coldStarts: &l.coldStarts,
 	}
 	return s
 }
@@ -182,19 +162,19 @@ func New(o Options) *Orchestrator {
 // early request is refused as an unknown model. It is called once, before Run, if the
 // data path could only be made after the loop.
 func (o *Orchestrator) Attach(path DataPath) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.publisher.path = path
-	o.catalog.read(o.now())
-	o.publisher.publishChanged()
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	o.loop.publisher.path = path
+	o.loop.catalog.read(o.loop.now())
+	o.loop.publisher.publishChanged()
 }
 
 // Run runs the loop. It returns nil when ctx ends, after all commands have returned or
 // been cancelled. Replicas keep running.
 func (o *Orchestrator) Run(ctx context.Context) error {
 	commands, cancel := context.WithCancel(ctx)
-	defer o.forecaster.Save(true) // after the last background write
-	defer o.saveLedger(true)
+	defer o.loop.forecaster.Save(true) // after the last background write
+	defer o.loop.teams.save(true)
 	defer o.commands.running.Wait()
 	defer cancel()
 	o.Changed()
@@ -213,8 +193,8 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 		if next := o.Turn(commands); next > 0 {
 			timer.Reset(next)
 		}
-		o.forecaster.Save(false)
-		o.saveLedger(false)
+		o.loop.forecaster.Save(false)
+		o.loop.teams.save(false)
 	}
 }
 
@@ -222,19 +202,17 @@ func (o *Orchestrator) Run(ctx context.Context) error {
 // is READY and its idle time begins. It ends the pause after failed starts. If a replica is READY already, WakeFor returns the
 // last cold start ("" if it was adopted). An adapter in name is loaded too.
 func (o *Orchestrator) WakeFor(name functions.Name, lease time.Duration) string {
-	o.mu.Lock()
-	f := o.functions[name.WithoutAdapter()]
-	ready := f != nil && slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() })
-	last := ""
+	o.loop.Lock()
+	f := o.loop.functions[name.WithoutAdapter()]
+	ready, last := f != nil && f.serving() > 0, ""
 	if ready && f.coldStart != nil {
 		last = f.coldStart.ID
 	}
-	o.mu.Unlock()
-	id := o.requestWake(name, 0, lease)
-	if ready {
-		return last
+	o.loop.Unlock()
+	if id := o.inbox.requestWake(name, 0, lease); !ready {
+		return id
 	}
-	return id
+	return last
 }
 
 // randomID returns a random DNS label that begins with prefix, itself a DNS label.

@@ -121,9 +121,9 @@ func (p *play) turn() {
 // pending updates.
 func (p *play) consistent() {
 	s := p.s
-	for _, f := range s.functionList {
+	for _, f := range s.loop.functionList {
 		l := p.path.queueOf(f.Name)
-		if _, reported := s.demand.Get(f.Name); reported || f.enqueued || l.changed || l.removed || s.leadership.superseded || f.Gone {
+		if _, reported := s.inbox.demand.Get(f.Name); reported || f.enqueued || l.changed || l.removed || s.loop.leadership.superseded || f.Gone {
 			continue
 		}
 		is := &functionState{Function: f.Function, model: f.model, replicas: f.replicas, specHash: f.specHash, starts: f.starts}
@@ -139,7 +139,7 @@ func (p *play) consistent() {
 			is.Lease = forever
 		}
 		if f.Sleeps {
-			is.canSleep(s.bytesAtHand(f))
+			is.canSleep(s.loop.bytesAtHand(f))
 		}
 		if len(is.Replicas) == 0 {
 			is.Replicas = f.Replicas[:0]
@@ -148,23 +148,23 @@ func (p *play) consistent() {
 			p.t.Fatalf("%.3f: the planner does not know the state of %s:\n%+v\nbut\n%+v", p.at.Sub(p.began).Seconds(), f.Name, f.Function,
 				is.Function)
 		}
-		if c := f.coldStart; c != nil && !c.Over != slices.Contains(s.coldStarts.starting.List, f) {
-			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.Over, slices.Contains(s.coldStarts.starting.List, f))
+		if c := f.coldStart; c != nil && !c.Over != slices.Contains(s.loop.coldStarts.starting.List, f) {
+			p.t.Fatalf("%s has a cold start under way: %v, in the books: %v", f.Name, !c.Over, slices.Contains(s.loop.coldStarts.starting.List, f))
 		}
 	}
 	copies := map[string]int{}
-	for _, n := range s.nodeList {
+	for _, n := range s.loop.nodeList {
 		for source := range n.Cached {
 			copies[source]++
 		}
-		for _, r := range s.nodes[n.ID].replicas {
-			if s.replicas[r.ID] != r {
+		for _, r := range s.loop.nodes[n.ID].replicas {
+			if s.loop.replicas[r.ID] != r {
 				p.t.Fatalf("%s is still on %s", r.ID, n.ID)
 			}
 		}
 	}
-	if !maps.Equal(copies, s.copies) {
-		p.t.Fatalf("copies of sources: %v, counted %v", copies, s.copies)
+	if !maps.Equal(copies, s.loop.copies) {
+		p.t.Fatalf("copies of sources: %v, counted %v", copies, s.loop.copies)
 	}
 }
 

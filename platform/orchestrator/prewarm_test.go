@@ -47,7 +47,7 @@ func prewarms(s *Orchestrator, result string) float64 {
 }
 
 func counted(s *Orchestrator, metric string, labels ...string) (n float64) {
-	s.counts.Each(func(m string, v float64, l ...string) {
+	s.loop.counts.Each(func(m string, v float64, l ...string) {
 		if m == metric && slices.Equal(l, labels) {
 			n = v
 		}
@@ -259,7 +259,7 @@ func TestHistorySurvivesRestart(t *testing.T) {
 			t.Errorf("after the restart the forecast is %v, want %v", f.Forecast.P50, p50)
 		}
 		r.stop()
-		if n := r.s.forecaster.History.Len(); n != 1 {
+		if n := r.s.loop.forecaster.History.Len(); n != 1 {
 			t.Errorf("%d functions are known after the restart", n)
 		}
 		// Starts measured with other settings are not restored.

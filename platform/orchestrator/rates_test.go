@@ -64,14 +64,14 @@ func TestPlannerInput(t *testing.T) {
 	p.path.ask("x", 1)
 	p.pass(10 * time.Second)
 	p.want("served", p.states("x"), "[READY@n]")
-	n, f := p.s.nodes["n"], p.s.functions[fname("x")]
+	n, f := p.s.loop.nodes["n"], p.s.loop.functions[fname("x")]
 	if n.Tiers["az://a/c/y"] != functions.TierDRAM || n.Tiers[f.Source] != functions.TierNVMe || !n.Cached[f.Source] || n.GPUs[1].Group != 2 {
 		t.Errorf("%+v", n.Node)
 	}
 	if n.Link < 1<<30 || n.Link > 2<<30 {
 		t.Errorf("3 GiB in 2 s: %v a second", n.Link)
 	}
-	if f.Size != 3<<30 || p.s.sizes["az://a/c/y"] != 7<<30 || f.Expect.Node["n"][functions.TierRemote] < 5*time.Second {
+	if f.Size != 3<<30 || p.s.loop.sizes["az://a/c/y"] != 7<<30 || f.Expect.Node["n"][functions.TierRemote] < 5*time.Second {
 		t.Errorf("size %v, %v", f.Size, f.Expect)
 	}
 }

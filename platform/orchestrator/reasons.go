@@ -15,19 +15,19 @@ import (
 // last decision of a kind (place, evict, cold, scale). It is false for an unknown
 // function or kind.
 func (o *Orchestrator) Explain(kind string, name functions.Name) (functions.Explanation, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	f := o.functions[name.WithoutAdapter()]
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	f := o.loop.functions[name.WithoutAdapter()]
 	if f == nil || !slices.Contains(explain.Kinds, kind) {
 		return functions.Explanation{}, false
 	}
-	x, at, ok := o.planner.Explain(f.Name, kind)
+	x, at, ok := o.loop.planner.Explain(f.Name, kind)
 	x.Kind, x.Function, x.State, x.Now = kind, f.Name.String(), f.state(),
-		f.summary(o.now(), o.timeNow(), o.bytesAtHand(f), &o.inbox)
+		f.summary(o.loop.now(), o.loop.timeNow(), o.loop.bytesAtHand(f), &o.inbox)
 	if !ok {
 		return x, true
 	}
-	x.Decided = o.wallTime(at)
+	x.Decided = o.loop.wallTime(at)
 	kindWord := "start"
 	switch kind {
 	case explain.Evict, explain.Cold:

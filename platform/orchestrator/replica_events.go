@@ -17,7 +17,7 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 	if !slices.Equal(r.status.Adapters, st.Adapters) || r.status.Endpoint != st.Endpoint {
 		l.markUnpublished(f)
 	}
-	if plannedStatusOf(&r.status) != plannedStatusOf(&st) || r.Cancelled {
+	if r.Cancelled || !samePlanned(&r.status, &st) {
 		l.enqueue(f)
 	}
 	r.status, r.seen = st, true
@@ -238,7 +238,7 @@ func (l *lifecycle) sendVerify(ctx context.Context, id string, a healthReport) {
 // refuseStart fails the waiters of f, unless it is READY: this server was superseded
 // and starts nothing.
 func (l *lifecycle) refuseStart(f *functionState, now placement.Instant) {
-	if !slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return r.serves() }) {
+	if f.serving() == 0 {
 		l.backOff(f, "a newer server has taken over, and this one starts nothing any more", time.Minute, now)
 	}
 }
@@ -288,15 +288,9 @@ func (l *lifecycle) onUnknownReplica(ctx context.Context, n *nodeState, st funct
 	l.onStatus(ctx, r, st, now)
 }
 
-// plannedStatus is the part of a status that the planner reads.
-type plannedStatus struct {
-	spawned bool
-	level   int
-	total   functions.Bytes
-}
-
-func plannedStatusOf(st *functions.ReplicaStatus) plannedStatus {
-	return plannedStatus{hasProcess(*st), st.SleepLevel, st.TotalBytes}
+// samePlanned reports whether two statuses are equal in what the planner reads.
+func samePlanned(a, b *functions.ReplicaStatus) bool {
+	return hasProcess(*a) == hasProcess(*b) && a.SleepLevel == b.SleepLevel && a.TotalBytes == b.TotalBytes
 }
 
 // endPause allows a start at once, as if none had failed.

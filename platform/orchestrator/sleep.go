@@ -36,7 +36,6 @@ type sleepState struct {
 type sleeping struct {
 	*world
 	commands     *commander
-	publisher    *publisher
 	leadership   *leadership
 	coldStarts   *coldStartLog
 	stop         func(r *replicaState, drain time.Duration, reason, whom string, now placement.Instant)

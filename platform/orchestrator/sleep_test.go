@@ -123,7 +123,7 @@ func TestSleepLevels(t *testing.T) {
 				t.Errorf("a wake-up has no phase %s", p.Phase)
 			}
 		}
-		if got := r.s.functions[fname("x")].starts.Forecast(true).P50; got < 3*time.Second {
+		if got := r.s.loop.functions[fname("x")].starts.Forecast(true).P50; got < 3*time.Second {
 			t.Errorf("a wake-up has spoilt the forecast of starts: %v", got)
 		}
 

@@ -136,8 +136,8 @@ func TestBoundedLogs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := New(Options{})
 		for i := range 5000 {
-			s.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
-			s.coldStarts.Add(&coldstart.Start{Owner: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, Over: true})
+			s.loop.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
+			s.loop.coldStarts.Add(&coldstart.Start{Owner: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, Over: true})
 		}
 		es := s.Events(0)
 		if len(es) != events.Keep || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
@@ -178,7 +178,7 @@ func TestMemoryOfWarmParents(t *testing.T) {
 func TestPlaceThatTakesTime(t *testing.T) {
 	at := time.Unix(1e9, 0)
 	s := New(Options{Now: func() time.Time { return at }})
-	began := s.now()
+	began := s.loop.now()
 	f := &functionState{model: &functions.Model{}}
 	f.starts.Add(forecast.StartSample{Node: "n", Tier: functions.TierNVMe, Total: 3 * time.Second, Start: 3 * time.Second,
 		Phases: map[functions.Phase]time.Duration{
@@ -188,7 +188,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	c := &coldstart.Start{Owner: f, Wanted: began, Decided: began, Placed: began + time.Millisecond, Target: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
-	p := c.At(s.now())
+	p := c.At(s.loop.now())
 	if len(p.Phases) != 2 || p.Phases[1].Phase != functions.PhasePlace || p.Phases[1].Duration != 0.5 {
 		t.Errorf("%+v", p.Phases)
 	}
@@ -197,7 +197,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 	}
 	r.status.Phases = []functions.Span{{Phase: functions.PhasePlace, Duration: 1}, {Phase: functions.PhaseStage, Start: 1}, {Phase: functions.PhaseSpawn, Start: 1}}
 	r.status.State = functions.Loading
-	if p := c.At(s.now()); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
+	if p := c.At(s.loop.now()); len(p.Phases) != 4 || p.Phases[1].Duration != 1 || p.Progress.ETA != time.Second {
 		t.Errorf("%+v, ETA %v", p.Phases, p.Progress.ETA)
 	}
 }
@@ -214,7 +214,7 @@ func TestETACountsDown(t *testing.T) {
 		}})
 	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
-	c := &coldstart.Start{Owner: f, Wanted: s.now(), Decided: s.now(), Placed: s.now(), Target: r}
+	c := &coldstart.Start{Owner: f, Wanted: s.loop.now(), Decided: s.loop.now(), Placed: s.loop.now(), Target: r}
 	spawned := functions.Span{Phase: functions.PhaseSpawn, Duration: 10}
 	for _, x := range []struct {
 		after  float64
@@ -226,7 +226,7 @@ func TestETACountsDown(t *testing.T) {
 	} {
 		at = time.Unix(1e9, 0).Add(time.Duration(x.after * float64(time.Second)))
 		r.status.Phases = x.phases
-		if got := c.At(s.now()).Progress.ETA.Seconds(); got < x.want-0.01 || got > x.want+0.01 {
+		if got := c.At(s.loop.now()).Progress.ETA.Seconds(); got < x.want-0.01 || got > x.want+0.01 {
 			t.Errorf("after %v s with %v: %v s, want %v", x.after, x.phases, got, x.want)
 		}
 	}

@@ -160,48 +160,45 @@ func (a *teamAccounts) recordRestart(f *functionState, now placement.Instant) {
 
 // TeamUse returns the holdings and the use of a team, zero for an unknown team.
 func (o *Orchestrator) TeamUse(team string) functions.TeamUse {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	t := o.teams.Find(team)
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	t := o.loop.teams.Find(team)
 	if t == nil {
 		return functions.TeamUse{}
 	}
-	t.Settle(o.lastTurn, o.timeNow())
-	return t.Use(o.timeNow())
+	t.Settle(o.loop.lastTurn, o.loop.timeNow())
+	return t.Use(o.loop.timeNow())
 }
 
-// saveLedger stores the accounts: every 30 s, with last at once. It is called between
+// save stores the accounts: every 30 s, with last at once. It is called between
 // turns.
-func (o *Orchestrator) saveLedger(last bool) {
-	o.mu.Lock()
-	write := o.teams.Snapshot(o.lastTurn, o.timeNow(), last)
-	o.mu.Unlock()
+func (a *teamAccounts) save(last bool) {
+	a.Lock()
+	write := a.Snapshot(a.lastTurn, a.timeNow(), last)
+	a.Unlock()
 	if write == nil {
 		return
 	}
 	if err := write(); err != nil {
-		o.log.Error("the accounts of teams are not kept", "error", err)
+		a.log.Error("the accounts of teams are not kept", "error", err)
 	}
 }
 
 const metricTeams = 1000
 
-func (o *Orchestrator) sampleTeams(yield func(metric string, value float64, labels ...string)) {
-	type row struct {
-		name                string
-		total               float64
-		inflicted, suffered uint64
+func (a *teamAccounts) sample(yield func(metric string, value float64, labels ...string)) {
+	a.Lock()
+	teams := a.All()[:min(len(a.All()), metricTeams)]
+	rows := make([]quota.Account, len(teams))
+	for i, t := range teams {
+		t.Settle(a.lastTurn, a.timeNow())
+		rows[i] = *t
 	}
-	o.mu.Lock()
-	rows := make([]row, 0, len(o.teams.All()))
-	for _, t := range o.teams.All()[:min(len(o.teams.All()), metricTeams)] {
-		t.Settle(o.lastTurn, o.timeNow())
-		rows = append(rows, row{t.Name, t.Total, t.Inflicted, t.Suffered})
-	}
-	o.mu.Unlock()
-	for _, r := range rows {
-		yield("thaw_team_gpu_seconds_total", r.total, r.name)
-		yield("thaw_team_evictions_total", float64(r.inflicted), r.name, "inflicted")
-		yield("thaw_team_evictions_total", float64(r.suffered), r.name, "suffered")
+	a.Unlock()
+	for i := range rows {
+		t := &rows[i]
+		yield("thaw_team_gpu_seconds_total", t.Total, t.Name)
+		yield("thaw_team_evictions_total", float64(t.Inflicted), t.Name, "inflicted")
+		yield("thaw_team_evictions_total", float64(t.Suffered), t.Name, "suffered")
 	}
 }

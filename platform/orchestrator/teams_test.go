@@ -80,14 +80,14 @@ func TestTeamAccounts(t *testing.T) {
 	if red = p.s.TeamUse("red"); red.Thrash != 1 || p.events("evicted_too_early") != 1 {
 		t.Errorf("red %+v, %d events", red, p.events("evicted_too_early"))
 	}
-	f := p.s.functions[functions.Name{Team: "red", Name: "x"}]
-	if f.MinResidency <= p.s.lastTurn {
-		t.Errorf("it is not left alone: until %v at %v", f.MinResidency, p.s.lastTurn)
+	f := p.s.loop.functions[functions.Name{Team: "red", Name: "x"}]
+	if f.MinResidency <= p.s.loop.lastTurn {
+		t.Errorf("it is not left alone: until %v at %v", f.MinResidency, p.s.loop.lastTurn)
 	}
 	p.path.finish("red", "x")
 	p.pass(2 * time.Second)
-	if f.MinResidency = p.s.lastTurn + 20*time.Second; f.MinResidency > 0 {
-		p.s.enqueue(f)
+	if f.MinResidency = p.s.loop.lastTurn + 20*time.Second; f.MinResidency > 0 {
+		p.s.loop.enqueue(f)
 	}
 	p.path.request("red", "z")
 	p.pass(10 * time.Second)
@@ -95,7 +95,7 @@ func TestTeamAccounts(t *testing.T) {
 		t.Error("it was evicted in its stay")
 	}
 	p.pass(30 * time.Second)
-	if z := p.s.functions[functions.Name{Team: "red", Name: "z"}]; len(f.replicas) != 0 || len(z.replicas) != 1 {
+	if z := p.s.loop.functions[functions.Name{Team: "red", Name: "z"}]; len(f.replicas) != 0 || len(z.replicas) != 1 {
 		t.Error("its stay never ends")
 	}
 }
@@ -240,7 +240,7 @@ func TestStoreShare(t *testing.T) {
 	y := functions.Name{Team: "red", Name: "y"}
 	p.path.request("red", "y")
 	p.pass(10 * time.Second)
-	if reps := p.s.functions[y].replicas; len(reps) != 1 || reps[0].Node != "n1" {
+	if reps := p.s.loop.functions[y].replicas; len(reps) != 1 || reps[0].Node != "n1" {
 		t.Fatalf("where its bytes are it runs: %v", reps)
 	}
 	p.path.finish("red", "y")
@@ -252,8 +252,8 @@ func TestStoreShare(t *testing.T) {
 	p.pass(10 * time.Second)
 	pic := p.path.queueOf(y).pic
 	if pic.Blocked == nil || pic.Blocked.Code != snapshot.BudgetSpent || !strings.Contains(pic.Blocked.Message, "team red may keep") ||
-		len(p.s.functions[y].replicas) != 0 {
-		t.Fatalf("blocked: %+v, %d replicas", pic.Blocked, len(p.s.functions[y].replicas))
+		len(p.s.loop.functions[y].replicas) != 0 {
+		t.Fatalf("blocked: %+v, %d replicas", pic.Blocked, len(p.s.loop.functions[y].replicas))
 	}
 	if z := p.path.queueOf(functions.Name{Team: "blue", Name: "z"}).pic; len(z.Replicas) != 1 {
 		t.Fatalf("blue has no share to keep to: %+v", z.Blocked)

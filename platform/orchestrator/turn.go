@@ -1,7 +1,6 @@
 package orchestrator
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
@@ -26,175 +26,199 @@ const (
 	unloadRetryAfter      = 10 * time.Second // an unload that had no effect is sent again
 )
 
+// loop is what a turn works on. Each part owns its state.
+type loop struct {
+	*world
+	inbox      *inbox
+	commands   *commander
+	adapters   adapters
+	policy     placement.Policy
+	alone      func() bool // see Options.Alone
+	publisher  publisher
+	catalog    catalogReader
+	leadership leadership
+	lifecycle  lifecycle
+	sleeping   sleeping
+	teams      teamAccounts
+	coldStarts coldStartLog
+	forecaster *foresight.Forecaster // nil: none
+
+	lastTick       placement.Instant // the last turn that evaluated all busy functions
+	turns          uint64
+	startGraceOver bool // earlier agents have had time for a heartbeat
+}
+
 // Turn applies the inbox, publishes changes, plans and acts, in the caller's goroutine.
 // It returns the time until the latest next call; 0: at the next tick, of which there
 // is one a second. Run calls it, or instead the owner of Options.OnUpdate. Commands run
 // with ctx unless Options.RunCommand executes them.
 func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	in := o.take()
+	o.loop.Lock()
+	defer o.loop.Unlock()
+	return o.loop.turn(ctx)
+}
+
+func (l *loop) turn(ctx context.Context) time.Duration {
+	in := l.inbox.take()
 	defer in.clear()
 
-	if skipped := o.advance(); skipped > 0 {
-		o.event("clock_jump", functions.Name{}, "", "", "",
+	if skipped := l.advance(); skipped > 0 {
+		l.event("clock_jump", functions.Name{}, "", "", "",
 			fmt.Sprintf("the server stood still for %v; agents' silence in that time does not count", skipped.Round(time.Second)))
 	}
-	now := o.lastTurn
-	o.turns++
+	now := l.lastTurn
+	l.turns++
 
-	if in.changed || o.catalog.shrunkAt > 0 {
-		o.catalog.read(now)
+	if in.changed || l.catalog.shrunkAt > 0 {
+		l.catalog.read(now)
 	}
 	for _, x := range in.heartbeats.Entries() {
-		o.onHeartbeat(ctx, x.Value, now)
+		l.onHeartbeat(ctx, x.Value, now)
 	}
 	// Waiters of functions that became READY or failed are released first.
-	o.publisher.publishChanged()
-	o.applyUpdates(ctx, in, now)
-	o.loadWanted(ctx)
-	all := o.lastTick == 0 || now-o.lastTick >= tick*9/10 // a tick may be a tenth early
+	l.publisher.publishChanged()
+	l.applyUpdates(ctx, in, now)
+	l.adapters.loadWanted(ctx)
+	all := l.lastTick == 0 || now-l.lastTick >= tick*9/10 // a tick may be a tenth early
 	if all {
-		o.lastTick = now
+		l.lastTick = now
 	}
-	o.readDemand(now, all)
+	l.readDemand(now, all)
 	if all {
-		o.forecaster.Run(ctx, now)
+		l.forecaster.Run(ctx, now)
 	}
 	for _, x := range in.nudges.Entries() {
-		if f := o.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
+		if f := l.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
 			f.wakeLease = 0
-			o.enqueue(f)
+			l.enqueue(f)
 		}
 	}
-	next := o.decide(ctx, now, all)
-	o.publisher.publishProgress(o.coldStarts.starting.List, now)
-	o.publisher.publishChanged()
-	again := o.sleeping.sleepWhenIdle(ctx, now)
-	if (o.lifecycle.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
+	next := l.decide(ctx, now, all)
+	l.publisher.publishProgress(l.coldStarts.starting.List, now)
+	l.publisher.publishChanged()
+	again := l.sleeping.sleepWhenIdle(ctx, now)
+	if (l.lifecycle.unloadDrained(ctx, now) || again) && (next == 0 || next > drainPoll) {
 		next = drainPoll
 	}
 	return next
 }
 
 // applyUpdates applies the inbox, except for heartbeats and nudges.
-func (o *Orchestrator) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
+func (l *loop) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
 	for _, x := range in.loaded.Entries() {
-		o.lifecycle.onLoaded(ctx, x.Key, x.Value, now)
+		l.lifecycle.onLoaded(ctx, x.Key, x.Value, now)
 	}
-	o.lifecycle.retryUnloads(in.unloaded.Entries(), now)
+	l.lifecycle.retryUnloads(in.unloaded.Entries(), now)
 	for _, x := range in.healthReports.Entries() {
-		o.lifecycle.sendVerify(ctx, x.Key, x.Value)
+		l.lifecycle.sendVerify(ctx, x.Key, x.Value)
 	}
 	for _, x := range in.adapterUses.Entries() {
 		u := x.Key
-		o.commands.run(ctx, func(ctx context.Context) { o.request(ctx, u.replica, u.adapter) })
+		l.commands.run(ctx, func(ctx context.Context) { l.adapters.request(ctx, u.replica, u.adapter) })
 	}
 	for _, x := range in.wantedAdapters.Entries() {
-		o.wanted.Add(x.Key)
+		l.adapters.wanted.Add(x.Key)
 	}
 	for _, x := range in.sleepRefusals.Entries() {
-		if r := o.replicas[x.Key]; r != nil && !r.Stopping {
-			o.leadership.noteStaleEpoch(r, x.Value)
-			o.sleeping.fail(r, x.Value.err.Error(), now)
+		if r := l.replicas[x.Key]; r != nil && !r.Stopping {
+			l.leadership.noteStaleEpoch(r, x.Value)
+			l.sleeping.fail(r, x.Value.err.Error(), now)
 		}
 	}
 	for _, x := range in.stops.Entries() {
-		if f := o.functions[x.Key]; f != nil {
-			o.forecaster.End(f, "")
-			o.lifecycle.stopFunction(f, now)
+		if f := l.functions[x.Key]; f != nil {
+			l.forecaster.End(f, "")
+			l.lifecycle.stopFunction(f, now)
 		}
 	}
 	for _, x := range in.releases.Entries() {
-		if f := o.functions[x.Key]; f != nil {
+		if f := l.functions[x.Key]; f != nil {
 			f.Released = now
-			o.enqueue(f)
+			l.enqueue(f)
 		}
 	}
 	for _, x := range in.wakes.Entries() {
-		o.onWake(x.Key, x.Value, now)
+		l.onWake(x.Key, x.Value, now)
 	}
 }
 
-func (o *Orchestrator) onWake(name functions.Name, w wakeRequest, now placement.Instant) {
-	f := o.functions[name]
+func (l *loop) onWake(name functions.Name, w wakeRequest, now placement.Instant) {
+	f := l.functions[name]
 	if f == nil || f.Gone {
-		o.dropStartID(name, w.id)
+		l.inbox.dropStartID(name, w.id)
 		return
 	}
-	o.enqueue(f)
+	l.enqueue(f)
 	if w.userLease > 0 {
-		f.userLease = max(f.userLease, o.instant(w.at)+w.userLease)
+		f.userLease = max(f.userLease, l.instant(w.at)+w.userLease)
 	}
-	for _, r := range f.replicas {
-		if r.serves() {
-			o.dropStartID(name, w.id)
-			return
-		}
+	if f.serving() > 0 {
+		l.inbox.dropStartID(name, w.id)
+		return
 	}
 	if w.untilReady { // over the API, not by a request
 		f.endPause()
 		f.untilReady = true
 	}
-	if o.leadership.superseded {
-		o.lifecycle.refuseStart(f, now)
-		o.dropStartID(name, w.id)
+	if l.leadership.superseded {
+		l.lifecycle.refuseStart(f, now)
+		l.inbox.dropStartID(name, w.id)
 		return
 	}
 	if w.waitersLease > 0 {
-		f.wakeLease = max(f.wakeLease, o.instant(w.at)+w.waitersLease)
+		f.wakeLease = max(f.wakeLease, l.instant(w.at)+w.waitersLease)
 	}
 	if f.coldStart != nil && !f.coldStart.Over {
 		return
 	}
-	c := o.coldStarts.begin(f, w.id, w.at)
+	c := l.coldStarts.begin(f, w.id, w.at)
 	for _, r := range f.replicas { // an adopted replica that is starting
 		if !r.Stopping && !r.Cancelled && r.coldStart == nil && !r.asleep() {
 			r.coldStart, c.Target, c.Decided, c.Placed = c, r, now, now
 			break
 		}
 	}
-	o.markChanged(f)
+	l.markChanged(f)
 }
 
 // readDemand applies the demand that was reported; with all it also advances the load windows of
 // the other busy functions.
-func (o *Orchestrator) readDemand(now placement.Instant, all bool) {
-	for _, d := range o.takeDemand() {
-		f := o.functions[d.Name.WithoutAdapter()]
+func (l *loop) readDemand(now placement.Instant, all bool) {
+	for _, d := range l.inbox.takeDemand() {
+		f := l.functions[d.Name.WithoutAdapter()]
 		if f == nil {
 			continue // its first publication has it reported again
 		}
 		if f.inFlight = d.InFlight; f.Gone {
 			continue
 		}
-		f.demandTurn = o.turns
+		f.demandTurn = l.turns
 		f.Active, f.Queued, f.Oldest = d.Active, d.Queued, 0
-		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(o.instant(d.Low.LastUse), now)
+		f.LowActive, f.LowQueued, f.LowSince = d.Low.Active, d.Low.Queued, min(l.instant(d.Low.LastUse), now)
 		if d.Queued > 0 && !d.Oldest.IsZero() {
-			f.Oldest = min(o.instant(d.Oldest), now)
+			f.Oldest = min(l.instant(d.Oldest), now)
 		}
-		f.LastEnd = max(f.LastEnd, min(o.instant(d.LastEnd), now))
-		if f.updateLoad(o.policy.Autoscale, now) {
-			o.busyFunctions.Add(f)
+		f.LastEnd = max(f.LastEnd, min(l.instant(d.LastEnd), now))
+		if f.updateLoad(l.policy.Autoscale, now) {
+			l.busyFunctions.Add(f)
 		} else {
-			o.busyFunctions.Drop(f)
+			l.busyFunctions.Drop(f)
 		}
-		o.enqueue(f)
+		l.enqueue(f)
 	}
 	if !all {
 		return
 	}
-	o.busyFunctions.Each(func(f *functionState) {
-		if f.demandTurn == o.turns {
+	l.busyFunctions.Each(func(f *functionState) {
+		if f.demandTurn == l.turns {
 			return // the loop above has evaluated it
 		}
 		needed, desired := f.Needed, f.Desired
-		if !f.updateLoad(o.policy.Autoscale, now) {
-			o.busyFunctions.Drop(f)
+		if !f.updateLoad(l.policy.Autoscale, now) {
+			l.busyFunctions.Drop(f)
 		}
 		if needed != f.Needed || desired != f.Desired {
-			o.enqueue(f)
+			l.enqueue(f)
 		}
 	})
 }
@@ -204,66 +228,64 @@ const forever = placement.Instant(math.MaxInt64 / 4)
 
 // decide passes changes to the planner and performs its plan. Its cost depends on the
 // changes.
-func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
-	if o.leadership.superseded {
+func (l *loop) decide(ctx context.Context, now placement.Instant, all bool) time.Duration {
+	if l.leadership.superseded {
 		return 0
 	}
-	o.leadership.extendSilentNodes(now)
-	o.teams.settle(now, false)
-	news := o.pending
-	o.pending, o.sparePending = o.sparePending[:0], nil
+	l.leadership.extendSilentNodes(now)
+	l.teams.settle(now, false)
+	news := l.pending
+	l.pending, l.sparePending = l.sparePending[:0], nil
 	var dead []*functionState
 	for _, f := range news {
 		f.enqueued = false
 		if f.Gone && len(f.replicas) == 0 {
-			f.copyReplicas(&o.inbox)
-			o.teams.charge(f, now)
+			f.copyReplicas(l.inbox)
+			l.teams.charge(f, now)
 			dead = append(dead, f)
 			continue
 		}
-		f.Size, f.Expect = o.sizes[f.Source], f.starts.Expected()
-		o.forecaster.RecordUse(f, now)
+		f.Size, f.Expect = l.sizes[f.Source], f.starts.Expected()
+		l.forecaster.RecordUse(f, now)
 		f.Lease = max(f.wakeLease, f.userLease)
 		if f.untilReady {
 			f.Lease = forever
 		}
-		f.copyReplicas(&o.inbox)
-		o.teams.charge(f, now)
+		f.copyReplicas(l.inbox)
+		l.teams.charge(f, now)
 		if f.Sleeps {
-			f.canSleep(o.bytesAtHand(f))
+			f.canSleep(l.bytesAtHand(f))
 		}
-		o.planner.FunctionChanged(&f.Function)
+		l.planner.FunctionChanged(&f.Function)
 	}
 	if len(dead) > 0 {
-		o.catalog.deleteFunctions(dead)
+		l.catalog.deleteFunctions(dead)
 	}
-	plan := o.planner.Plan(now)
+	plan := l.planner.Plan(now)
 	for i := range plan.Actions {
-		o.perform(ctx, &plan.Actions[i], now)
+		l.perform(ctx, &plan.Actions[i], now)
 	}
 	if now > startGrace { // before, not all agents have sent a heartbeat
 		turned := plan.Changed
-		if !o.startGraceOver {
-			o.startGraceOver = true
-			turned = slices.SortedFunc(maps.Keys(plan.Blocked), func(a, b functions.Name) int {
-				return cmp.Or(cmp.Compare(a.Team, b.Team), cmp.Compare(a.Name, b.Name))
-			})
+		if !l.startGraceOver {
+			l.startGraceOver = true
+			turned = slices.SortedFunc(maps.Keys(plan.Blocked), functions.Name.Compare)
 		}
 		for _, name := range turned {
-			if f := o.functions[name]; f != nil {
+			if f := l.functions[name]; f != nil {
 				v, ok := plan.Blocked[name]
-				o.setBlocked(f, v, ok)
+				l.setBlocked(f, v, ok)
 			}
 		}
 	}
 	for _, f := range news {
-		o.endUnwantedStart(f, now)
+		l.endUnwantedStart(f, now)
 	}
 	if all {
-		o.coldStarts.starting.Each(func(f *functionState) { o.endUnwantedStart(f, now) })
+		l.coldStarts.starting.Each(func(f *functionState) { l.endUnwantedStart(f, now) })
 	}
 	clear(news)
-	o.sparePending = news[:0]
+	l.sparePending = news[:0]
 	if plan.Next == 0 {
 		return 0
 	}
@@ -271,36 +293,36 @@ func (o *Orchestrator) decide(ctx context.Context, now placement.Instant, all bo
 }
 
 // setBlocked sets f.blocked, or clears it where f can be placed.
-func (o *Orchestrator) setBlocked(f *functionState, v placement.Verdict, blocked bool) {
+func (l *loop) setBlocked(f *functionState, v placement.Verdict, blocked bool) {
 	switch {
 	case !blocked && f.blocked == nil:
 	case !blocked:
 		f.blocked = nil
-		o.markUnpublished(f)
+		l.markUnpublished(f)
 	default:
 		news := f.blocked == nil || f.blocked.Code != v.Code || f.blocked.Message != v.Message
-		at := o.timeNow()
+		at := l.timeNow()
 		if !news { // publish only if the ETA changed by more than the passed time
 			left := f.blocked.Remaining(at)
 			if d := left - v.ETA; (left < 0) == (v.ETA <= 0) && max(d, -d) <= max(time.Second, left/8) {
 				return
 			}
 		}
-		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at, Final: o.isFinal(f, v)}, v.Message
-		o.markUnpublished(f)
+		f.blocked, f.unplaced = &snapshot.Blocked{Code: v.Code, Message: v.Message, ETA: v.ETA, At: at, Final: l.isFinal(f, v)}, v.Message
+		l.markUnpublished(f)
 		if news {
-			o.event("blocked", f.Name, "", "", v.Code, v.Message)
+			l.event("blocked", f.Name, "", "", v.Code, v.Message)
 		}
 	}
 }
 
 // isFinal reports whether no node could hold f even if it were empty, and none may join.
-func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
-	if v.Code != placement.CodeCapacity || o.alone == nil || !o.alone() {
+func (l *loop) isFinal(f *functionState, v placement.Verdict) bool {
+	if v.Code != placement.CodeCapacity || l.alone == nil || !l.alone() {
 		return false
 	}
-	nodes := make([]functions.Node, 0, len(o.nodes))
-	for _, n := range o.nodes {
+	nodes := make([]functions.Node, 0, len(l.nodes))
+	for _, n := range l.nodes {
 		nodes = append(nodes, functions.Node{GPUs: n.last.GPUs, Memory: n.last.Memory})
 	}
 	return f.Resources.Unmet(nodes) != ""
@@ -308,17 +330,17 @@ func (o *Orchestrator) isFinal(f *functionState, v placement.Verdict) bool {
 
 // endUnwantedStart ends the cold start of f if it has no replica and no demand left, or no
 // node can ever hold it.
-func (o *Orchestrator) endUnwantedStart(f *functionState, now placement.Instant) {
+func (l *loop) endUnwantedStart(f *functionState, now placement.Instant) {
 	c := f.coldStart
 	if c == nil || c.Over || slices.ContainsFunc(f.replicas, func(r *replicaState) bool { return !r.asleep() }) {
 		return
 	}
 	if f.blocked != nil && f.blocked.Final {
 		f.untilReady = false
-		o.coldStarts.finish(c, functions.Failed, f.blocked.Message)
-		o.markChanged(f)
+		l.coldStarts.finish(c, functions.Failed, f.blocked.Message)
+		l.markChanged(f)
 	} else if f.Active+f.Queued == 0 && f.Lease <= now && f.Scale.Min == 0 {
-		o.coldStarts.finish(c, functions.Unloaded, "called_off")
-		o.markUnpublished(f)
+		l.coldStarts.finish(c, functions.Unloaded, "called_off")
+		l.markUnpublished(f)
 	}
 }

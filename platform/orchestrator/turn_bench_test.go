@@ -42,7 +42,7 @@ func BenchmarkTurnWake(b *testing.B) {
 				i := x.ready + x.waiting + k*7919%(10000-x.ready-x.waiting) // a function at rest
 				w.rest()
 				w.ask(i, 1)
-				began := w.s.now()
+				began := w.s.loop.now()
 				b.StartTimer()
 				w.s.Wake(w.names[i])
 				timed()
@@ -56,7 +56,7 @@ func BenchmarkTurnWake(b *testing.B) {
 				}
 				if w.loads != 1 {
 
-					b.Fatalf("%d loads of %s, %v later; %d unloads", w.loads, w.names[i], w.s.now()-began, w.unloads)
+					b.Fatalf("%d loads of %s, %v later; %d unloads", w.loads, w.names[i], w.s.loop.now()-began, w.unloads)
 				}
 				w.rest()
 				w.ask(i, 0)

@@ -2,14 +2,17 @@ package orchestrator
 
 import (
 	"log/slog"
+	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/orchestrator/metrics"
 )
 
-// world is what the parts of the loop share. It is protected by Orchestrator.mu.
+// world is what the parts of the loop share. Its mutex protects it and them: it is locked
+// during a turn, and by readers.
 type world struct {
+	sync.Mutex
 	clock
 	registry
 	events *events.Log
@@ -18,10 +21,12 @@ type world struct {
 }
 
 // Events returns the events after seq, oldest first; the last 1,000 are kept.
-func (w *world) Events(after uint64) []functions.Event { return w.events.After(after) }
+func (o *Orchestrator) Events(after uint64) []functions.Event { return o.loop.events.After(after) }
 
 // PublishEvent adds an event about a function, or with no name about the machines.
-func (w *world) PublishEvent(v functions.Event, name functions.Name) { w.events.Publish(v, name) }
+func (o *Orchestrator) PublishEvent(v functions.Event, name functions.Name) {
+	o.loop.events.Publish(v, name)
+}
 
 func (w *world) event(kind string, name functions.Name, replica, node, reason, message string) {
 	w.events.Publish(functions.Event{Kind: kind, Replica: replica, Node: node, Reason: reason, Message: message}, name)

@@ -152,7 +152,7 @@ func BenchmarkWake(b *testing.B) {
 				policy.Eviction = x.Policy
 				c := w.planner(policy)
 				if x.mute {
-					c.log = nil
+					c.decision.log = nil
 				}
 				c.Plan(w.now)
 				runtime.GC()

@@ -15,7 +15,7 @@ import (
 // give the same plan.
 func (p Policy) Decide(w World, now Instant) Plan {
 	planner := p.Planner()
-	planner.log = nil
+	planner.decision.log = nil
 	planner.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
 		planner.NodeChanged(n)
@@ -50,9 +50,10 @@ type decision struct {
 	helpCount uint64            // incremented by every change that may unblock a function
 	attempt   *attempt          // at the need that is being placed; nil while functions are scaled
 
-	// Buffers of makeRoom.
-	search     victims.Search
-	candidates evictionList
+	// Buffers.
+	search            victims.Search
+	candidates        evictionList
+	spareReservations []reservation
 }
 
 // plan is what one plan has decided so far. It is replaced when the next one begins;
@@ -134,7 +135,7 @@ func (d *decision) addAction(a Action) {
 		d.attempt.mixPromise(a.Replica)
 	}
 	if a.Kind == Stop || a.Kind == Sleep {
-		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).ChooseFor(a.Replica, a.For)
+		d.log.Begin(d.plan.now, a.Function, explain.Cold, a.Reason).Choose(a.Replica, a.For)
 	}
 	switch a.Kind {
 	case Sleep, Stop:

@@ -307,3 +307,21 @@ func TestDecide(t *testing.T) {
 		}
 	}
 }
+
+func (k Kind) String() string {
+	switch k {
+	case Start:
+		return "start"
+	case Stop:
+		return "stop"
+	case CancelStart:
+		return "call off"
+	case MarkNodeLost:
+		return "lose"
+	case Sleep:
+		return "sleep"
+	case WakeUp:
+		return "rise"
+	}
+	return "nothing"
+}

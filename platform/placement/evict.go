@@ -141,24 +141,7 @@ func (d *decision) sleepMemoryFits(m *nodeRoom, more functions.Bytes) bool {
 			}
 		}
 	}
-	for i := range d.plan.actions {
-		if a := &d.plan.actions[i]; a.Kind == Sleep && a.Node == m.node.ID && a.Level == 1 {
-			if f := d.functionOf(a.Function); f != nil {
-				more += f.SleepMemory
-			}
-		}
-	}
-	return more <= m.node.Sleep
-}
-
-// functionOf finds a function that has replicas.
-func (d *decision) functionOf(name functions.Name) *Function {
-	for f := range d.aliveFunctions() {
-		if f.Name == name {
-			return f
-		}
-	}
-	return nil
+	return more+m.slept <= m.node.Sleep
 }
 
 // wholeGPU is the memory that a GPU reserved whole counts for.
@@ -209,7 +192,7 @@ const (
 // mayEvict reports whether v may be evicted for f for this reason, after replicas with
 // taken GPUs of its team were chosen.
 func (d *decision) mayEvict(v *victim, f *Function, taken int, reason string) bool {
-	return d.mayLeave(v, f, reason) && d.teamsAllow(v, f, taken, reason)
+	return d.mayLeave(v, f, reason) && d.counts.teamsAllow(v, f, taken, reason)
 }
 
 // mayLeave is the part of mayEvict that depends on the replica.
@@ -225,25 +208,25 @@ func (d *decision) mayLeave(v *victim, f *Function, reason string) bool {
 
 // teamsAllow is the part of mayEvict that depends on the teams and, of the replica, on
 // ownerKind. What it refuses it also refuses with more taken.
-func (d *decision) teamsAllow(v *victim, f *Function, taken int, reason string) bool {
+func (t *teamCounts) teamsAllow(v *victim, f *Function, taken int, reason string) bool {
 	owner, asker := v.f.Name.Team, f.Name.Team
 	switch reason {
 	case reasonTimeSlice:
-		if owner != asker && v.busy() && d.counts.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
+		if owner != asker && v.busy() && t.belowShare(owner, asker, v.r.Reserved.GPUs > 0) {
 			return false
 		}
 	case reasonTeamShare:
-		if !d.counts.overShare(v, f, taken) {
+		if !t.overShare(v, f, taken) {
 			return false
 		}
 	}
 	if owner == asker || v.r.Reserved.GPUs == 0 || v.r.asleep() {
 		return true
 	}
-	if d.counts.claimsGuarantee(f) {
+	if t.claimsGuarantee(f) {
 		return true // f's team claims its guarantee, so the owner's is no obstacle
 	}
-	return d.counts.keeps(owner)-taken-v.r.Reserved.GPUs >= d.counts.teams[owner].Guaranteed
+	return t.keeps(owner)-taken-v.r.Reserved.GPUs >= t.teams[owner].Guaranteed
 }
 
 // busy reports whether v is in use or starting.
@@ -324,7 +307,7 @@ func (a *attempt) makeRoom(f *Function, busy bool, reason string) bool {
 			room, gone, least = at, append(gone[:0], set...), loss
 			v := &list[set[0]]
 			record.Add(a.victimRow(m, v, loss, ""))
-			record.Choose(v.r.ID)
+			record.Choose(v.r.ID, "")
 		}
 	}
 	if room < 0 {
@@ -350,7 +333,7 @@ func (d *decision) anyOwnerOverShare(f *Function) bool {
 		owner := Function{Name: functions.Name{Team: team}}
 		for gpus := range 2 {
 			r := Replica{State: functions.Ready, InFlight: 1, Reserved: functions.Resources{GPUs: gpus}}
-			if d.teamsAllow(&victim{f: &owner, r: &r, sliceOver: true}, f, 0, reasonTeamShare) {
+			if d.counts.teamsAllow(&victim{f: &owner, r: &r, sliceOver: true}, f, 0, reasonTeamShare) {
 				return true
 			}
 		}
@@ -448,7 +431,7 @@ func (l *evictionList) Team(i int) string { return l.list[i].f.Name.Team }
 func (l *evictionList) Frees(i int) (functions.Resources, []int) { return l.list[i].r.reserves() }
 
 func (l *evictionList) MayEvict(i, taken int) bool {
-	return l.alone[i] && (taken == 0 || l.d.teamsAllow(&l.list[i], l.f, taken, l.reason))
+	return l.alone[i] && (taken == 0 || l.d.counts.teamsAllow(&l.list[i], l.f, taken, l.reason))
 }
 
 func (l *evictionList) mayEvictAlone(v *victim) bool {
@@ -457,13 +440,13 @@ func (l *evictionList) mayEvictAlone(v *victim) bool {
 	}
 	o, kind := v.owner, v.ownerKind()
 	if kind >= ownerKinds {
-		return l.d.teamsAllow(v, l.f, 0, l.reason)
+		return l.d.counts.teamsAllow(v, l.f, 0, l.reason)
 	}
 	if o.number != l.number {
 		o.number, o.known = l.number, [ownerKinds]bool{}
 	}
 	if !o.known[kind] {
-		o.known[kind], o.verdicts[kind] = true, l.d.teamsAllow(v, l.f, 0, l.reason)
+		o.known[kind], o.verdicts[kind] = true, l.d.counts.teamsAllow(v, l.f, 0, l.reason)
 	}
 	return o.verdicts[kind]
 }

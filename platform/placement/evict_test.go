@@ -234,7 +234,7 @@ func TestTeamsAllow(t *testing.T) {
 		v := &victim{f: &Function{Name: functions.Name{Team: []string{"a", "b"}[rnd.IntN(2)]}}, r: r, sliceOver: rnd.IntN(2) == 0}
 		for _, reason := range []string{reasonIdle, reasonTimeSlice, reasonTeamShare, reasonPrewarm} {
 			for n, before := 0, true; n < 5; n++ {
-				may := d.teamsAllow(v, f, n, reason)
+				may := d.counts.teamsAllow(v, f, n, reason)
 				if may && !before {
 					t.Fatalf("%s: allowed with %d GPUs taken, and not with fewer: %+v %+v", reason, n, d.counts, v)
 				}
@@ -244,7 +244,7 @@ func TestTeamsAllow(t *testing.T) {
 			}
 			one := *r
 			one.Reserved.GPUs = min(1, r.Reserved.GPUs)
-			if d.teamsAllow(v, f, 0, reason) && !d.teamsAllow(&victim{f: v.f, r: &one, sliceOver: true}, f, 0, reason) {
+			if d.counts.teamsAllow(v, f, 0, reason) && !d.counts.teamsAllow(&victim{f: v.f, r: &one, sliceOver: true}, f, 0, reason) {
 				t.Fatalf("%s: allowed for %d GPUs, and not for one: %+v %+v", reason, r.Reserved.GPUs, d.counts, v)
 			}
 		}

@@ -22,9 +22,9 @@ type rank struct {
 	born    uint64
 }
 
-func (d *decision) rank(e *functionEntry) rank {
-	owed := e.f.Resources.GPUs > 0 && d.counts.computeClaim(e.f)
-	return rank{urgencyOf(e.need), !owed, d.counts.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
+func (t *teamCounts) rank(e *functionEntry) rank {
+	owed := e.f.Resources.GPUs > 0 && t.computeClaim(e.f)
+	return rank{urgencyOf(e.need), !owed, t.shareOf(e.f.Name.Team, 0), e.need.since, e.born}
 }
 
 func (r rank) before(b rank) bool {
@@ -242,7 +242,7 @@ func (a *attempt) choose(f *Function, soon bool, record *explain.Record) (at int
 		}
 	}
 	if at >= 0 {
-		record.Choose(a.world.rooms[at].node.ID)
+		record.Choose(a.world.rooms[at].node.ID, "")
 	}
 	return at, possible
 }
@@ -274,7 +274,7 @@ func (a *attempt) sleeperFits(r *Replica) bool {
 
 // wakeReplica reserves the GPUs of sleeper r and wakes it.
 func (a *attempt) wakeReplica(f *Function, r *Replica, reason string) {
-	a.log.Begin(a.plan.now, f.Name, explain.Place, "it sleeps there").Choose(r.ID)
+	a.log.Begin(a.plan.now, f.Name, explain.Place, "it sleeps there").Choose(r.ID, "")
 	a.holdSleeper(f, r)
 	a.addAction(Action{Kind: WakeUp, Function: f.Name, Node: r.Node, Replica: r.ID, GPUs: r.GPUs, Reason: reason})
 }

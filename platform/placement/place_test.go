@@ -253,7 +253,7 @@ func TestExplain(t *testing.T) {
 	c.NodeChanged(node("b", 1))
 	x := model("x", 1, waiting(1, now), from("s", 40*gib))
 	c.FunctionChanged(x)
-	if _, _, ok := c.Explain(x.Name); ok {
+	if _, _, ok := c.Explain(x.Name, explain.Place); ok {
 		t.Error("explained before it was decided")
 	}
 	c.Plan(now)
@@ -290,8 +290,10 @@ func TestExplain(t *testing.T) {
 	if e, _, ok := c.Explain(x.Name, explain.Cold); !ok || e.For != "default/z" || e.Reason != "evicted" {
 		t.Errorf("%+v", e)
 	}
-	if e, _, ok := c.Explain(y.Name); ok {
-		t.Errorf("nothing was decided about y: %+v", e)
+	for _, kind := range explain.Kinds {
+		if e, _, ok := c.Explain(y.Name, kind); ok {
+			t.Errorf("nothing was decided about y: %+v", e)
+		}
 	}
 	// No replica can be evicted: each node has a reason.
 	x.Active, x.Replicas[0].InFlight = 1, 1

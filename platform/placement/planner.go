@@ -20,7 +20,7 @@ import (
 // Node.Seen may move forward unreported. Slices of GPU numbers are replaced, never
 // written into.
 type Planner struct {
-	decision
+	decision  decision
 	queue     pendingQueue
 	functions map[functions.Name]*functionEntry
 	born      uint64
@@ -31,9 +31,8 @@ type Planner struct {
 	timers    timerHeap
 
 	// Buffers reused by later plans.
-	idle, busy        []victim
-	oldOffers         []offerKey
-	spareReservations []reservation
+	idle, busy []victim
+	oldOffers  []offerKey
 }
 
 // functionEntry is the planner's state of a function.
@@ -83,11 +82,12 @@ type reservation struct {
 
 // Planner returns a planner of the policy without nodes or functions.
 func (p Policy) Planner() *Planner {
-	planner := &Planner{functions: map[functions.Name]*functionEntry{}}
-	planner.owners, planner.policy, planner.log, planner.counts = map[string]*owner{}, p, explain.NewLog(), newTeamCounts()
-	planner.world = world{nodes: map[string]*Node{}, index: map[string]int{}}
-	planner.plan = plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}}
-	planner.estimates.known = map[waitKey]roomEstimate{}
+	planner := &Planner{functions: map[functions.Name]*functionEntry{}, decision: decision{
+		policy: p, log: explain.NewLog(), counts: newTeamCounts(), owners: map[string]*owner{},
+		world:     world{nodes: map[string]*Node{}, index: map[string]int{}},
+		plan:      plan{acted: map[string]struct{}{}, slept: map[functions.Name]struct{}{}},
+		estimates: roomEstimates{known: map[waitKey]roomEstimate{}},
+	}}
 	planner.queue = pendingQueue{
 		decision: &planner.decision, memoTTL: memoTTL, classes: map[equivalenceClass]*pendingClass{}, blocked: map[functions.Name]Verdict{},
 	}
@@ -96,35 +96,35 @@ func (p Policy) Planner() *Planner {
 
 // NodeChanged reports that n is new or has changed.
 func (p *Planner) NodeChanged(n *Node) {
-	p.helpCount++
-	p.world.changed(n)
+	p.decision.helpCount++
+	p.decision.world.changed(n)
 }
 
-func (p *Planner) DropNode(id string) { p.world.drop(id) }
+func (p *Planner) DropNode(id string) { p.decision.world.drop(id) }
 
 // Teams replaces guarantees, maximums and recent use of all teams.
 func (p *Planner) Teams(teams map[string]Team) {
-	if maps.Equal(p.counts.teams, teams) {
+	if maps.Equal(p.decision.counts.teams, teams) {
 		return
 	}
-	p.helpCount++
+	p.decision.helpCount++
 	barred := false
 	for t, x := range teams {
-		barred = barred || p.counts.teams[t].OverBudget != x.OverBudget
+		barred = barred || p.decision.counts.teams[t].OverBudget != x.OverBudget
 	}
-	for t, x := range p.counts.teams {
+	for t, x := range p.decision.counts.teams {
 		barred = barred || teams[t].OverBudget != x.OverBudget
 	}
-	living := p.living
+	living := p.decision.living
 	if !barred {
 		living = nil
 	}
 	for _, e := range living { // going over budget or back changes how a team's functions scale
-		if t := e.f.Name.Team; p.counts.teams[t].OverBudget != teams[t].OverBudget {
+		if t := e.f.Name.Team; p.decision.counts.teams[t].OverBudget != teams[t].OverBudget {
 			p.touch(e)
 		}
 	}
-	p.counts.teams = maps.Clone(teams)
+	p.decision.counts.teams = maps.Clone(teams)
 }
 
 // FunctionChanged reports that f or its replicas are new or have changed.
@@ -136,10 +136,10 @@ func (p *Planner) FunctionChanged(f *Function) {
 		}
 		e, p.slab = &p.slab[0], p.slab[1:]
 		p.born++
-		o := p.owners[f.Name.Team]
+		o := p.decision.owners[f.Name.Team]
 		if o == nil {
 			o = &owner{}
-			p.owners[f.Name.Team] = o
+			p.decision.owners[f.Name.Team] = o
 		}
 		o.functions++
 		*e = functionEntry{owner: o, born: p.born, at: -1}
@@ -164,9 +164,9 @@ func (p *Planner) Drop(name functions.Name) {
 	}
 	delete(p.functions, name)
 	if e.owner.functions--; e.owner.functions == 0 {
-		delete(p.owners, name.Team)
+		delete(p.decision.owners, name.Team)
 	}
-	p.releaseReservations(e)
+	p.decision.releaseReservations(e)
 	p.withdrawOffers(e)
 	p.queue.clearPending(e)
 	p.setAlive(e, false)
@@ -179,14 +179,14 @@ func (p *Planner) Drop(name functions.Name) {
 // them. The result belongs to the caller, except for Blocked and Changed, which are
 // valid until the next call.
 func (p *Planner) Plan(now Instant) Plan {
-	p.plan = p.plan.following(now)
-	p.counts.check = guaranteeCheck{}
+	p.decision.plan = p.decision.plan.following(now)
+	p.decision.counts.check = guaranteeCheck{}
 	p.updateNodes()
 	p.collectLooks()
 	for _, e := range p.looking {
 		if e.dirty {
 			e.dirty = false
-			p.updateReservations(e)
+			p.decision.updateReservations(e)
 		}
 		p.setAlive(e, !e.f.resting(now))
 		p.updateOffers(e)
@@ -199,14 +199,14 @@ func (p *Planner) Plan(now Instant) Plan {
 	clear(p.looking)
 	p.looking = p.looking[:0]
 	p.queue.placeAll()
-	plan := Plan{Actions: p.plan.actions, Blocked: p.queue.blocked, Changed: p.plan.changed}
+	plan := Plan{Actions: p.decision.plan.actions, Blocked: p.queue.blocked, Changed: p.decision.plan.changed}
 	if len(p.timers) > 0 {
-		p.plan.dueAt(p.timers[0].due)
+		p.decision.plan.dueAt(p.timers[0].due)
 	}
-	if p.plan.next != math.MaxInt64 {
-		plan.Next = p.plan.next
+	if p.decision.plan.next != math.MaxInt64 {
+		plan.Next = p.decision.plan.next
 	}
-	p.undoPromises()
+	p.queue.undoPromises()
 	return plan
 }
 
@@ -223,13 +223,13 @@ func (p *Planner) collectLooks() {
 		add(e)
 	}
 	if len(p.reopened) > 0 {
-		p.helpCount++ // an action that is not repeated leaves its team more GPUs than the last plan counted
+		p.decision.helpCount++ // an action that is not repeated leaves its team more GPUs than the last plan counted
 	}
 	for _, e := range p.reopened {
 		e.open = false
 		add(e)
 	}
-	for len(p.timers) > 0 && p.timers[0].due <= p.plan.now {
+	for len(p.timers) > 0 && p.timers[0].due <= p.decision.plan.now {
 		e := p.timers[0]
 		p.timers.set(e, math.MaxInt64)
 		add(e)
@@ -249,20 +249,17 @@ func (p *Planner) reopen(e *functionEntry) {
 
 // updateOffers replaces e's replicas in the eviction lists of the rooms.
 func (p *Planner) updateOffers(e *functionEntry) {
-	for _, o := range e.offers {
-		list := p.world.rooms[o.room].change(o.busy)
-		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
-	}
 	was := append(p.oldOffers[:0], e.offers...)
-	e.offers = e.offers[:0]
-	outer := p.plan.next
-	p.plan.next = math.MaxInt64
-	p.idle, p.busy = p.victimsOf(e.f, p.idle[:0], p.busy[:0])
-	e.offersDue, p.plan.next = p.plan.next, outer
-	for _, busy := range []bool{false, true} {
-		for _, v := range p.offering(busy) {
+	p.withdrawOffers(e)
+	outer := p.decision.plan.next
+	p.decision.plan.next = math.MaxInt64
+	p.idle, p.busy = p.decision.victimsOf(e.f, p.idle[:0], p.busy[:0])
+	e.offersDue, p.decision.plan.next = p.decision.plan.next, outer
+	for i, victims := range [...][]victim{p.idle, p.busy} {
+		for _, v := range victims {
+			busy := i == 1
 			v.owner, v.born = e.owner, e.born
-			list := p.world.rooms[v.room].change(busy)
+			list := p.decision.world.rooms[v.room].change(busy)
 			at, _ := slices.BinarySearchFunc(*list, v,
 				func(a, b victim) int { return cmp.Or(compareVictims(a, b), cmp.Compare(a.born, b.born), -1) })
 			*list = slices.Insert(*list, at, v)
@@ -270,32 +267,25 @@ func (p *Planner) updateOffers(e *functionEntry) {
 				ready: v.r.State == functions.Ready, low: v.low}
 			e.offers = append(e.offers, o)
 			if !slices.Contains(was, o) {
-				p.helpCount++
+				p.decision.helpCount++
 			}
 		}
 	}
 	for _, o := range was { // a replica within its residency suppressed the verdicts of others
 		if o.residing && !slices.Contains(e.offers, o) {
-			p.helpCount++
+			p.decision.helpCount++
 		}
 	}
 	p.oldOffers = was
 }
 
-func (p *Planner) offering(busy bool) []victim {
-	if busy {
-		return p.busy
-	}
-	return p.idle
-}
-
 // withdrawOffers removes e's replicas from the eviction lists.
 func (p *Planner) withdrawOffers(e *functionEntry) {
 	for _, o := range e.offers {
-		if p.world.stale {
+		if p.decision.world.stale {
 			break
 		}
-		list := p.world.rooms[o.room].change(o.busy)
+		list := p.decision.world.rooms[o.room].change(o.busy)
 		*list = slices.DeleteFunc(*list, func(v victim) bool { return v.f.Name == e.f.Name })
 	}
 	e.offers = e.offers[:0]
@@ -307,27 +297,27 @@ func (p *Planner) setAlive(e *functionEntry, alive bool) {
 		return
 	}
 	e.alive = alive
-	at, _ := slices.BinarySearchFunc(p.living, e, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
+	at, _ := slices.BinarySearchFunc(p.decision.living, e, func(a, b *functionEntry) int { return cmp.Compare(a.born, b.born) })
 	if alive {
-		p.living = slices.Insert(p.living, at, e)
+		p.decision.living = slices.Insert(p.decision.living, at, e)
 	} else {
-		p.living = slices.Delete(p.living, at, at+1)
+		p.decision.living = slices.Delete(p.decision.living, at, at+1)
 	}
 }
 
 // scaleEntry scales one function: surplus replicas stop, missing ones are recorded for
 // placeAll.
 func (p *Planner) scaleEntry(e *functionEntry) {
-	acts, outer := len(p.plan.actions), p.plan.next
-	p.plan.next = math.MaxInt64
+	acts, outer := len(p.decision.plan.actions), p.decision.plan.next
+	p.decision.plan.next = math.MaxInt64
 	var what need
 	missing := 0
 	if e.alive {
-		what, missing = p.scaleFunction(e.f)
+		what, missing = p.decision.scaleFunction(e.f)
 	}
-	p.timers.set(e, min(e.offersDue, p.plan.next))
-	p.plan.next = outer
-	if len(p.plan.actions) > acts {
+	p.timers.set(e, min(e.offersDue, p.decision.plan.next))
+	p.decision.plan.next = outer
+	if len(p.decision.plan.actions) > acts {
 		p.reopen(e)
 	}
 	p.queue.setPending(e, what, missing)
@@ -336,11 +326,11 @@ func (p *Planner) scaleEntry(e *functionEntry) {
 	}
 }
 
-// Explain returns the last decision about a function, limited to kinds of package
-// explain if given, and the time of its plan. ok is false if none is recorded. The
-// caller fills in State, Now and Decided.
-func (p *Planner) Explain(name functions.Name, kinds ...string) (x functions.Explanation, at Instant, ok bool) {
-	x, at, ok = p.log.Last(name, kinds...)
+// Explain returns the last decision about a function of a kind of package explain, and
+// the time of its plan. ok is false if none is recorded. The caller fills in State, Now and
+// Decided.
+func (p *Planner) Explain(name functions.Name, kind string) (x functions.Explanation, at Instant, ok bool) {
+	x, at, ok = p.decision.log.Last(name, kind)
 	if v, blocked := p.queue.blocked[name]; ok && blocked && x.Kind == explain.Place && x.Chosen == "" {
 		x.Reason = v.Message
 	}

@@ -297,7 +297,7 @@ func (q *pendingQueue) skipped(c *pendingClass) bool {
 // rankOf is the rank of the next function in c, cached until its team's count changes.
 func (q *pendingQueue) rankOf(c *pendingClass) rank {
 	if !c.ranked {
-		c.ranked, c.rank = true, q.rank(c.items[c.cursor])
+		c.ranked, c.rank = true, q.counts.rank(c.items[c.cursor])
 	}
 	return c.rank
 }

@@ -156,7 +156,7 @@ func (w *world) undo() {
 	for i := range w.rooms {
 		m := &w.rooms[i]
 		m.now.Host, m.soon.Host = w.held[2*i].Host, w.held[2*i+1].Host
-		m.waiting = m.leaving > 0
+		m.waiting, m.slept = m.leaving > 0, 0
 	}
 }
 
@@ -176,18 +176,18 @@ func compareNodes(a, b *Node) int {
 // that lack replicas, because a function with a larger checkpoint than that is a class of
 // its own: its eligible nodes depend on its size and on which nodes hold it.
 func (p *Planner) updateNodes() {
-	p.plan.dueAt(p.world.findLost(p.policy.Lease, p.plan.now))
-	if p.world.findSmallestStore() {
-		for _, e := range p.living {
+	p.decision.plan.dueAt(p.decision.world.findLost(p.decision.policy.Lease, p.decision.plan.now))
+	if p.decision.world.findSmallestStore() {
+		for _, e := range p.decision.living {
 			if e.class != nil && e.f.Size > 0 {
 				p.touch(e)
 			}
 		}
 	}
-	if p.world.stale {
-		p.world.rebuild(p.policy.Lease, p.plan.now)
-		p.counts.reset()
-		p.helpCount++
+	if p.decision.world.stale {
+		p.decision.world.rebuild(p.decision.policy.Lease, p.decision.plan.now)
+		p.decision.counts.reset()
+		p.decision.helpCount++
 		for _, e := range p.functions { // collectLooks sorts touched
 			if len(e.reservations) > 0 || e.alive || len(e.offers) > 0 {
 				e.reservations, e.offers = e.reservations[:0], e.offers[:0]
@@ -195,21 +195,21 @@ func (p *Planner) updateNodes() {
 			}
 		}
 	}
-	for _, n := range p.world.lost {
-		p.addAction(Action{Kind: MarkNodeLost, Node: n.ID, Reason: "silent"})
+	for _, n := range p.decision.world.lost {
+		p.decision.addAction(Action{Kind: MarkNodeLost, Node: n.ID, Reason: "silent"})
 	}
 }
 
 // updateReservations reserves the resources of all replicas of e.
-func (p *Planner) updateReservations(e *functionEntry) {
+func (d *decision) updateReservations(e *functionEntry) {
 	was := e.reservations
-	now := p.spareReservations[:0]
+	now := d.spareReservations[:0]
 	for i := range e.f.Replicas {
 		r := &e.f.Replicas[i]
 		h := reservation{node: r.Node, team: e.f.Name.Team}
 		if !r.asleep() {
 			h.gpus.held = r.Reserved.GPUs
-			if _, ok := p.world.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
+			if _, ok := d.world.index[r.Node]; !ok || r.Stopping || r.Cancelled || r.GoingToSleep {
 				h.gpus.leaving = r.Reserved.GPUs // a replica on a lost node counts as leaving
 			}
 		}
@@ -226,14 +226,14 @@ func (p *Planner) updateReservations(e *functionEntry) {
 		now = append(now, h)
 	}
 	if slices.EqualFunc(was, now, reservation.equal) {
-		p.spareReservations = now
+		d.spareReservations = now
 		return
 	}
-	p.releaseReservations(e)
+	d.releaseReservations(e)
 	for i := range now {
-		p.applyReservation(&now[i], 1)
+		d.applyReservation(&now[i], 1)
 	}
-	e.reservations, p.spareReservations = now, was[:0]
+	e.reservations, d.spareReservations = now, was[:0]
 }
 
 func (r reservation) equal(o reservation) bool {
@@ -241,32 +241,32 @@ func (r reservation) equal(o reservation) bool {
 		slices.Equal(r.nowGPUs, o.nowGPUs) && slices.Equal(r.soonGPUs, o.soonGPUs)
 }
 
-func (p *Planner) releaseReservations(e *functionEntry) {
+func (d *decision) releaseReservations(e *functionEntry) {
 	for i := range e.reservations {
-		p.applyReservation(&e.reservations[i], -1)
+		d.applyReservation(&e.reservations[i], -1)
 	}
 	e.reservations = e.reservations[:0]
 }
 
 // applyReservation applies r to its node and team, or with sign -1 removes it.
-func (p *Planner) applyReservation(r *reservation, sign int) {
-	p.helpCount++ // room or a share of a team's maximum may have become free
-	p.counts.add(r.team, r.gpus, sign)
-	p.world.apply(r, sign)
+func (d *decision) applyReservation(r *reservation, sign int) {
+	d.helpCount++ // room or a share of a team's maximum may have become free
+	d.counts.add(r.team, r.gpus, sign)
+	d.world.apply(r, sign)
 }
 
 // relieveHostMemory stops sleepers, the longest asleep first, on nodes whose host
 // resources are overcommitted: a budget shrank, replicas were added, or sleep takes
 // more memory than expected.
 func (p *Planner) relieveHostMemory() {
-	for i := range p.world.rooms {
-		m := &p.world.rooms[i]
+	for i := range p.decision.world.rooms {
+		m := &p.decision.world.rooms[i]
 		for m.soon.Overcommitted() {
 			var in *functionEntry
 			var r *Replica
-			for _, e := range p.living {
+			for _, e := range p.decision.living {
 				for j := range e.f.Replicas {
-					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.plan.hasAction(s) &&
+					if s := &e.f.Replicas[j]; s.Node == m.node.ID && s.asleep() && !s.Stopping && !p.decision.plan.hasAction(s) &&
 						(r == nil || s.SleptAt < r.SleptAt) {
 						in, r = e, s
 					}
@@ -275,7 +275,7 @@ func (p *Planner) relieveHostMemory() {
 			if r == nil {
 				break
 			}
-			p.stopReplica(in.f, r, "pressure")
+			p.decision.stopReplica(in.f, r, "pressure")
 			// Its function is evaluated with this action, in this plan and the next.
 			p.reopen(in)
 			if !in.look {
@@ -289,17 +289,17 @@ func (p *Planner) relieveHostMemory() {
 
 // undoPromises reverts the plan's promises: rooms and team counts reflect the world
 // again.
-func (p *Planner) undoPromises() {
-	if len(p.plan.actions) == 0 && !p.plan.tried {
+func (q *pendingQueue) undoPromises() {
+	if len(q.plan.actions) == 0 && !q.plan.tried {
 		return
 	}
-	p.world.undo()
-	for i := range p.plan.actions {
-		p.counts.restore(p.plan.actions[i].Function.Team)
+	q.world.undo()
+	for i := range q.plan.actions {
+		q.counts.restore(q.plan.actions[i].Function.Team)
 	}
-	for _, c := range p.queue.classList {
-		p.counts.restore(c.team)
+	for _, c := range q.classList {
+		q.counts.restore(c.team)
 	}
-	clear(p.counts.pledged)
-	clear(p.counts.claimed)
+	clear(q.counts.pledged)
+	clear(q.counts.claimed)
 }

@@ -103,15 +103,15 @@ func (t *plannerTwin) plan(log *[]string) Plan {
 
 // compare checks that all promises of the plan were undone.
 func (t *plannerTwin) compare() {
-	c := t.c
-	for i := range c.world.rooms {
-		m := &c.world.rooms[i]
-		if now, soon := c.world.held[2*i], c.world.held[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
+	d := &t.c.decision
+	for i := range d.world.rooms {
+		m := &d.world.rooms[i]
+		if now, soon := d.world.held[2*i], d.world.held[2*i+1]; !reflect.DeepEqual(m.now, now) || !reflect.DeepEqual(m.soon, soon) {
 			t.fail("a promise stays on %s: %+v %+v, %+v %+v", m.node.ID, m.now, now, m.soon, soon)
 		}
 	}
-	for team, p := range c.counts.count {
-		if c.counts.held[team] != p.held || c.counts.leaving[team] != p.leaving || c.counts.pledged[team] != 0 || c.counts.claimed[team] != 0 {
+	for team, p := range d.counts.count {
+		if d.counts.held[team] != p.held || d.counts.leaving[team] != p.leaving || d.counts.pledged[team] != 0 || d.counts.claimed[team] != 0 {
 			t.fail("a promise stays in team %s", team)
 		}
 	}

@@ -53,7 +53,7 @@ func (f *Function) sharesMemory(r *Replica) bool {
 // MayRetry reports whether idle replicas may be evicted from f.RetryOn for f, as of the last
 // plan.
 func (p *Planner) MayRetry(f *Function) bool {
-	at, ok := p.world.index[f.RetryOn]
-	return ok && slices.ContainsFunc(p.world.rooms[at].idle,
-		func(v victim) bool { return f.sharesMemory(v.r) && p.mayEvict(&v, f, 0, reasonIdle) })
+	at, ok := p.decision.world.index[f.RetryOn]
+	return ok && slices.ContainsFunc(p.decision.world.rooms[at].idle,
+		func(v victim) bool { return f.sharesMemory(v.r) && p.decision.mayEvict(&v, f, 0, reasonIdle) })
 }

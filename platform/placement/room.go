@@ -21,6 +21,8 @@ type nodeRoom struct {
 	held    *rooms.Room // free now, without this plan's promises
 	waiting bool        // replicas are stopping or falling asleep here
 
+	slept functions.Bytes // host memory of the replicas that this plan puts to sleep
+
 	idle, busy []victim // evictable replicas in eviction order; sleepers are among the idle
 
 	idleSum, busySum reservedSum // what all of idle, and all of busy, reserve

@@ -192,6 +192,7 @@ func (d *decision) sleepReplica(f *Function, r *Replica, drain time.Duration, re
 	m.soon.Give(r.Reserved.OnGPUs(), r.GPUs)
 	m.soon.Memory -= held
 	m.now.Memory -= held
+	m.slept += held
 	m.waiting = true
 	return true
 }

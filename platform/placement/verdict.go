@@ -202,7 +202,7 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 		exits = exits[:0]
 		for j := range m.busy {
 			v := &m.busy[j]
-			if over && v.f.Name.Team != f.Name.Team || !over && !d.mayGive(v, f) {
+			if over && v.f.Name.Team != f.Name.Team || !over && !d.counts.mayGive(v, f) {
 				continue
 			}
 			if at := d.departureOf(v, f); at != 0 && (when == 0 || at < when) {
@@ -229,12 +229,12 @@ func (d *decision) estimateRoom(f *Function, over bool) (when Instant) {
 	return when
 }
 
-func (d *decision) mayGive(v *victim, f *Function) bool {
+func (t *teamCounts) mayGive(v *victim, f *Function) bool {
 	owner := v.f.Name.Team
-	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || d.counts.claimsGuarantee(f) {
+	if v.f == f || owner == f.Name.Team || v.r.Reserved.GPUs == 0 || t.claimsGuarantee(f) {
 		return v.f != f
 	}
-	return d.counts.held[owner]-d.counts.leaving[owner]-v.r.Reserved.GPUs >= d.counts.teams[owner].Guaranteed
+	return t.held[owner]-t.leaving[owner]-v.r.Reserved.GPUs >= t.teams[owner].Guaranteed
 }
 
 // departureOf is the moment at which v may be gone for f: the end of its residency, or

@@ -213,24 +213,6 @@ const (
 	WakeUp                       // wake the sleeping Replica on the GPUs it had
 )
 
-func (k Kind) String() string {
-	switch k {
-	case Start:
-		return "start"
-	case Stop:
-		return "stop"
-	case CancelStart:
-		return "call off"
-	case MarkNodeLost:
-		return "lose"
-	case Sleep:
-		return "sleep"
-	case WakeUp:
-		return "rise"
-	}
-	return "nothing"
-}
-
 // Action is one step of a plan.
 type Action struct {
 	Kind     Kind

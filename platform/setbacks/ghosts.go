@@ -77,15 +77,11 @@ func (g *Ghosts) dropOldest(now time.Duration) {
 			delete(g.seen, name)
 			continue
 		}
-		if since < 0 || last < since || last == since && lessName(name, first) {
+		if since < 0 || last < since || last == since && name.Compare(first) < 0 {
 			first, since = name, last
 		}
 	}
 	if len(g.seen) >= maxGhosts {
 		delete(g.seen, first)
 	}
-}
-
-func lessName(a, b functions.Name) bool {
-	return a.Team < b.Team || a.Team == b.Team && a.Name < b.Name
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/simulate"
@@ -105,13 +106,13 @@ func RunTraced(ctx context.Context, s Experiment, trace func(at time.Duration, t
 // hookFaults delays, doubles and loses heartbeats and replies while a fault demands it.
 func (r *run) hookFaults() {
 	st := r.st
-	st.CommandDelay = func() time.Duration {
+	st.Faults.CommandDelay = func() time.Duration {
 		if st.Now() >= r.until.commandDelay {
 			return 0
 		}
 		return time.Duration(r.rng.IntN(r.n.commandDelay+1)) * time.Millisecond
 	}
-	st.HeartbeatDelays = func(string) []time.Duration {
+	st.Faults.HeartbeatDelays = func(string) []time.Duration {
 		now := st.Now()
 		if now < r.until.heartbeatLost && r.rng.IntN(r.n.heartbeatLost) == 0 {
 			return nil
@@ -121,7 +122,7 @@ func (r *run) hookFaults() {
 		}
 		return []time.Duration{0}
 	}
-	st.LoseReply = func() bool { return st.Now() < r.until.replyLost && r.rng.IntN(r.n.replyLost) == 0 }
+	st.Faults.LoseReply = func() bool { return st.Now() < r.until.replyLost && r.rng.IntN(r.n.replyLost) == 0 }
 }
 
 // config returns the simulator's configuration of the experiment, without callbacks.
@@ -158,9 +159,11 @@ func (e *Experiment) config() (simulate.Config, error) {
 			GPUs: functions.TeamGPUs{Guaranteed: t.Guaranteed, Max: t.Max},
 		}})
 	}
-	return simulate.Config{
-		Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: e.Seed, Learn: e.Learn, Ahead: e.Ahead,
-	}, nil
+	c := simulate.Config{Fleet: f, Functions: models, Teams: teams, Sizes: sizes, Policy: policy, Seed: e.Seed}
+	if e.Learn || e.Ahead {
+		c.Foresight = &foresight.Options{StartAhead: e.Ahead}
+	}
+	return c, nil
 }
 
 // hostKind names the kind of host i; each kind has one host.

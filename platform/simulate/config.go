@@ -6,6 +6,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -57,13 +58,9 @@ type Config struct {
 	// negative for none.
 	Gather time.Duration
 
-	// Learn records use history and forecasts from it, as the platform does. Ahead also
-	// starts replicas ahead of forecast requests, within AheadBudget.
-	Learn, Ahead bool
-	// AheadBudget is a team's GPU time per hour for starts ahead; AheadTeams times as
-	// much is the limit of all teams. 0: the platform's defaults.
-	AheadBudget time.Duration
-	AheadTeams  int
+	// Foresight, if not nil, records use history and forecasts from it, as the platform does.
+	// Open sets its History and Next.
+	Foresight *foresight.Options
 	// Next, if not nil, replaces the forecast: it returns the next use of a function
 	// after a time of the trace, 0 for never. With eviction.Future the policy knows the
 	// future.

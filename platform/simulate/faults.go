@@ -8,7 +8,8 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
-type faults struct {
+// Faults are what goes wrong in a run.
+type Faults struct {
 	breaks  map[functions.Name]string // starts of a function fail with this cause
 	stalled time.Duration             // the orchestrator stalls until then
 
@@ -19,8 +20,6 @@ type faults struct {
 	CommandDelay    func() time.Duration
 	HeartbeatDelays func(node string) []time.Duration
 	LoseReply       func() bool
-	// OnRequestEnd, if not nil, receives the end of every request.
-	OnRequestEnd func(RequestEnd)
 }
 
 // RequestEnd records how a request ended.
@@ -46,7 +45,7 @@ const (
 // Now returns the virtual time since the start of the trace.
 func (s *State) Now() time.Duration { return s.clock.now }
 
-func (s *State) Loop() *orchestrator.Orchestrator { return s.orchestrator }
+func (s *State) Loop() *orchestrator.Orchestrator { return s.loop.orchestrator }
 
 func (s *State) At(at time.Duration, f func()) { s.clock.set(at, callback(f), 0, 0) }
 

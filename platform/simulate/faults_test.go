@@ -9,13 +9,16 @@ import (
 	"github.com/thaw-dev/thaw/platform/orchestrator"
 )
 
+// streamIdle is the timeout between tokens after the first.
+const streamIdle = 5 * time.Minute
+
 // Epoch returns the epoch of the current orchestrator.
 func (s *State) Epoch() int64 { return s.epoch }
 
 // Deploy replaces the catalogue.
 func (s *State) Deploy(models ...*functions.Model) {
 	s.deploy(models)
-	s.orchestrator.Changed()
+	s.loop.orchestrator.Changed()
 }
 
 // Kill powers a node off: its replicas are gone, and its requests hang until the
@@ -27,7 +30,7 @@ func (s *State) Kill(node string) {
 	}
 	n.dead = true
 	for _, r := range slices.Clone(n.reps) {
-		for _, q := range slices.Clone(r.requests) {
+		for _, q := range slices.Clone(r.work.requests) {
 			r.removeRequest(q)
 			q.gen++
 			q.to = n
@@ -35,7 +38,7 @@ func (s *State) Kill(node string) {
 				q.first = 0
 			}
 			q.last = 0
-			s.stranded = append(s.stranded, q)
+			s.traffic.stranded = append(s.traffic.stranded, q)
 			s.hangs(q)
 		}
 		r.finish(functions.Failed, "its node is gone")
@@ -76,20 +79,20 @@ func (s *State) Return(node string) {
 		n.heartbeats, n.changes = 0, 0
 	}
 	n.dead, n.mute, n.changed = false, false, true
-	for _, q := range slices.Clone(s.stranded) { // their connections are reset
+	for _, q := range slices.Clone(s.traffic.stranded) { // their connections are reset
 		if q.to == n {
 			q.fail("its connection was reset")
 		}
 	}
 	for _, r := range n.reps {
-		for _, q := range slices.Clone(r.requests) {
+		for _, q := range slices.Clone(r.work.requests) {
 			if q.replyLost {
 				q.done()
 			}
 		}
 	}
 	n.push()
-	s.handleDecided()
+	s.traffic.handleDecided()
 }
 
 // Slow divides the rates of a node's link and disk by a factor; 1 restores them.
@@ -106,9 +109,9 @@ func (s *State) Slow(node string, by float64) {
 // "" ends the fault.
 func (s *State) FailStarts(name functions.Name, cause string) {
 	if cause == "" {
-		delete(s.breaks, name)
+		delete(s.Faults.breaks, name)
 	} else {
-		s.breaks[name] = cause
+		s.Faults.breaks[name] = cause
 	}
 }
 
@@ -120,7 +123,7 @@ func (s *State) Crash(replica, cause string) bool {
 		return false
 	}
 	r.finish(functions.Failed, cause)
-	s.handleDecided()
+	s.traffic.handleDecided()
 	return true
 }
 
@@ -132,13 +135,13 @@ func (s *State) Hang(replica string) bool {
 		return false
 	}
 	r.hung = true
-	for _, q := range r.requests {
+	for _, q := range r.work.requests {
 		if q.first > s.clock.now {
 			q.first = 0
 			s.clock.set(s.clock.now+q.f.firstToken(), q, reqSilent, q.gen)
 		}
 	}
-	if len(r.requests) > 0 {
+	if len(r.work.requests) > 0 {
 		r.after(r.spec.Deadlines.Hang.Std()+hangProbeDelay, repHang)
 	}
 	return true
@@ -159,7 +162,7 @@ func (s *State) SetGPUUnhealthy(node string, gpu int, unhealthy bool) {
 }
 
 // Stall suspends the orchestrator for a duration.
-func (s *State) Stall(d time.Duration) { s.stalled = max(s.stalled, s.clock.now+d) }
+func (s *State) Stall(d time.Duration) { s.Faults.stalled = max(s.Faults.stalled, s.clock.now+d) }
 
 // Jump shifts the orchestrator's wall clock forward, or back if d is negative.
 func (s *State) Jump(d time.Duration) { s.skew += d }
@@ -184,14 +187,14 @@ func (s *State) Replace(while time.Duration) {
 // one.
 func (s *State) Restart() {
 	s.loop.dead = true
-	for _, q := range slices.Clone(s.active) {
+	for _, q := range slices.Clone(s.traffic.active) {
 		if q.rep != nil {
 			q.rep.removeRequest(q)
 		}
-		s.tally.broken++
+		s.tally.Broken++
 		q.end(EndOrchestratorLost, "")
 	}
-	s.stranded, s.decided = nil, nil
+	s.traffic.stranded, s.traffic.decided = nil, nil
 	s.demandChanged = nil
 	for _, f := range s.list {
 		f.snapshot = nil
@@ -258,7 +261,7 @@ func (s *State) Replica(id string) (ReplicaView, bool) {
 
 func (r *replica) view() ReplicaView {
 	return ReplicaView{
-		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, GPUs: r.gpus, Share: r.hold, InFlight: r.inFlight,
+		ID: r.id, Node: r.n.id, Function: r.f.name, State: r.state, GPUs: r.use.gpus, Share: r.use.hold, InFlight: len(r.work.requests),
 		Hung: r.hung, Since: r.since,
 	}
 }
@@ -274,7 +277,7 @@ type RequestView struct {
 
 // Requests yields the active requests.
 func (s *State) Requests(yield func(RequestView) bool) {
-	for _, q := range s.active {
+	for _, q := range s.traffic.active {
 		if !yield(RequestView{
 			ID: q.id, Function: q.f.name, Arrived: q.at, Waits: q.wait, Deadline: q.deadline,
 		}) {
@@ -285,4 +288,4 @@ func (s *State) Requests(yield func(RequestView) bool) {
 
 // RefusedForSpace counts loads and wake-ups that a node refused for lack of memory or GPUs: the
 // orchestrator believed they would fit.
-func (s *State) RefusedForSpace() int64 { return s.refusedForSpace }
+func (s *State) RefusedForSpace() int64 { return s.tally.refusedForSpace }

@@ -39,7 +39,7 @@ var bugs = []struct {
 		{"activator/admission/queue.go", `low.count >= q.limits.requests`, `low.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a lost node", []edit{
-		{"platform/orchestrator/actions.go", `o.lifecycle.removeReplica(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/actions.go", `l.lifecycle.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"apply an empty catalogue without a second check", []edit{
 		{"platform/orchestrator/catalog.go", `if now-c.shrunkAt < recheckAfter {`, `if false {`},
@@ -64,13 +64,13 @@ var bugs = []struct {
 		{"platform/placement/evict.go", `case r.InFlight > 0 || f.Queued > 0 || somewhere > 0:`, `case false:`},
 	}},
 	{"start a new orchestrator without the demand of waiting requests", []edit{
-		{"platform/orchestrator/turn.go", `	o.readDemand(now, all)`, `	if o.turns > 1 { o.readDemand(now, all) } else { o.takeDemand() }`},
+		{"platform/orchestrator/turn.go", `	l.readDemand(now, all)`, `	if l.turns > 1 { l.readDemand(now, all) } else { l.inbox.takeDemand() }`},
 	}},
 	{"apply late heartbeats", []edit{
 		{"platform/orchestrator/heartbeat.go", `if hb.Seq <= n.seq {`, `if false {`},
 	}},
 	{"evict guaranteed replicas for borrowers", []edit{
-		{"platform/placement/evict.go", `>= d.counts.teams[owner].Guaranteed`, `>= 0`},
+		{"platform/placement/evict.go", `>= t.teams[owner].Guaranteed`, `>= 0`},
 	}},
 }
 

@@ -110,7 +110,7 @@ func (n *node) document() {
 		case functions.Downloading, functions.Loading:
 			d.State = functions.NodeLoading
 		case functions.Ready:
-			if r.inFlight > 0 && d.State == functions.NodeIdle {
+			if len(r.work.requests) > 0 && d.State == functions.NodeIdle {
 				d.State = functions.NodeInferring
 			}
 		}
@@ -191,7 +191,7 @@ func (n *node) checkReachable(epoch int64) error {
 
 // deliverReply delivers the reply; an error means that it is lost.
 func (n *node) deliverReply() error {
-	if n.st.LoseReply != nil && n.st.LoseReply() {
+	if n.st.Faults.LoseReply != nil && n.st.Faults.LoseReply() {
 		return errReplyLost
 	}
 	return nil
@@ -205,7 +205,7 @@ func (n *node) Load(_ context.Context, req functions.LoadRequest) (functions.Loa
 	r := n.find(req.ID)
 	if r == nil {
 		if err := n.checkRoom(&req); err != nil {
-			n.st.refusedForSpace++
+			n.st.tally.refusedForSpace++
 			return functions.LoadReply{}, err
 		}
 		r = n.st.newReplica(n, req)

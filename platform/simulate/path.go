@@ -36,7 +36,7 @@ type request struct {
 	admission.Request
 	st   *State
 	id   uint64
-	slot int // index in State.active
+	slot int // index in State.traffic.active
 	f    *function
 	team *team
 	at   time.Duration
@@ -53,10 +53,19 @@ type request struct {
 
 	rep         *replica
 	to          *node // node that received it and does not answer
-	index       int   // index in rep.here
-	lined       bool  // it is in rep.line
+	index       int   // index in rep.work.requests
+	lined       bool  // it is in rep.work.line
 	first, last time.Duration
 	replyLost   bool // its answer was sent but does not arrive
+}
+
+// traffic is the active requests, and what their queues have decided.
+type traffic struct {
+	active   []*request
+	pool     []*request // ended, to be reused
+	decided  []*request // admitted or rejected, not handled yet
+	handling bool       // of those in decided
+	stranded []*request // at a node that does not answer
 }
 
 // Event kinds of a request.
@@ -71,11 +80,11 @@ func (r *request) generation() uint32 { return r.gen }
 
 // OnChange is called under the queue's lock when r is admitted or rejected. It records
 // r; handleDecided handles it later.
-func (r *request) OnChange() { r.st.decided = append(r.st.decided, r) }
+func (r *request) OnChange() { r.st.traffic.decided = append(r.st.traffic.decided, r) }
 
 func (s *State) arrive(x *Request) {
 	f := s.fns[x.Function.WithoutAdapter()]
-	if f == nil && s.unfit[x.Function.WithoutAdapter()] {
+	if f == nil && s.catalog.unfit[x.Function.WithoutAdapter()] {
 		s.tally.skipped++
 		return
 	}
@@ -93,13 +102,13 @@ func (s *State) arrive(x *Request) {
 	m.requests++
 	if f == nil || f.snapshot == nil {
 		m.refused++
-		s.tally.refused[string(openai.ModelNotFound)]++
+		s.tally.Refused[string(openai.ModelNotFound)]++
 		return
 	}
 	q := s.fresh()
 	q.id = uint64(s.tally.requests)
-	q.slot = len(s.active)
-	s.active = append(s.active, q)
+	q.slot = len(s.traffic.active)
+	s.traffic.active = append(s.traffic.active, q)
 	q.f, q.team, q.at = f, m, s.clock.now
 	q.input, q.output = x.Input, x.Output
 	if q.input <= 0 {
@@ -123,32 +132,30 @@ func (s *State) arrive(x *Request) {
 		q.lease, q.leased = lease, true
 	}
 	q.enter()
-	s.handleDecided()
+	s.traffic.handleDecided()
 }
 
 func (s *State) fresh() *request {
-	if n := len(s.pool); n > 0 {
-		q := s.pool[n-1]
-		s.pool = s.pool[:n-1]
-		gen := q.gen + 1
-		*q = request{st: s, gen: gen}
-		q.Listener = q
-		return q
+	var q *request
+	if n := len(s.traffic.pool); n > 0 {
+		q, s.traffic.pool = s.traffic.pool[n-1], s.traffic.pool[:n-1]
+	} else {
+		q = &request{}
 	}
-	q := &request{st: s, gen: 1}
+	*q = request{st: s, gen: q.gen + 1}
 	q.Listener = q
 	return q
 }
 
 // handleDecided handles the requests that a queue has admitted or rejected.
-func (s *State) handleDecided() {
-	if s.handlingDecided {
+func (t *traffic) handleDecided() {
+	if t.handling {
 		return
 	}
-	s.handlingDecided = true
-	for i := 0; i < len(s.decided); i++ {
-		q := s.decided[i]
-		s.decided[i] = nil
+	t.handling = true
+	for i := 0; i < len(t.decided); i++ {
+		q := t.decided[i]
+		t.decided[i] = nil
 		q.unwait()
 		if e := q.Rejection(); e != nil {
 			q.refuse(e)
@@ -156,8 +163,7 @@ func (s *State) handleDecided() {
 		}
 		q.launch()
 	}
-	s.decided = s.decided[:0]
-	s.handlingDecided = false
+	t.decided, t.handling = t.decided[:0], false
 }
 
 // enter queues the request and decides on it, as the activator does.
@@ -216,10 +222,10 @@ func (r *request) wake(w admission.Wake) *openai.Error {
 	}
 	switch w {
 	case admission.Replica:
-		r.ColdStart = st.orchestrator.Wake(f.name)
+		r.ColdStart = st.loop.orchestrator.Wake(f.name)
 		f.queue.Woken(r.ColdStart)
 	case admission.Nudge:
-		st.orchestrator.Nudge(f.name)
+		st.loop.orchestrator.Nudge(f.name)
 	}
 	return nil
 }
@@ -255,13 +261,13 @@ func (r *request) leave() {
 		r.rep.removeRequest(r)
 	}
 	if r.to != nil {
-		st.stranded = slices.DeleteFunc(st.stranded, func(x *request) bool { return x == r })
+		st.traffic.stranded = slices.DeleteFunc(st.traffic.stranded, func(x *request) bool { return x == r })
 		r.to = nil
 	}
 	r.unwait()
 	r.first, r.last, r.replyLost = 0, 0, false
 	if r.Leave(st.wall()) {
-		st.orchestrator.Nudge(f.name)
+		st.loop.orchestrator.Nudge(f.name)
 	}
 }
 
@@ -277,7 +283,7 @@ func (s *State) send(q *request, r *replica) {
 		return
 	case r.n.dead || r.n.mute:
 		q.to = r.n // no answer until the connection is cut
-		s.stranded = append(s.stranded, q)
+		s.traffic.stranded = append(s.traffic.stranded, q)
 	default:
 		r.accept(q)
 		if r.state == functions.Sleeping && r.level > 0 {
@@ -290,9 +296,6 @@ func (s *State) send(q *request, r *replica) {
 	}
 	q.arm()
 }
-
-// streamIdle is the timeout between tokens after the first.
-const streamIdle = 5 * time.Minute
 
 // firstToken is the timeout from sending a request to its first token.
 func (f *function) firstToken() time.Duration {
@@ -314,7 +317,7 @@ func (r *request) act(event uint8) {
 		case r.first > 0 && r.first <= now: // it arrived in time
 		default:
 			r.leave()
-			st.tally.left++
+			st.tally.Left++
 			r.end(EndClientLeft, "")
 		}
 	case reqEnd:
@@ -333,12 +336,12 @@ func (r *request) act(event uint8) {
 	case reqFails:
 		r.fail("it refuses connections")
 	}
-	st.handleDecided()
+	st.traffic.handleDecided()
 }
 
 func (r *request) done() {
 	t := &r.st.tally
-	t.answered++
+	t.Answered++
 	if r.first == 0 {
 		r.first = r.st.clock.now
 	}
@@ -366,9 +369,9 @@ func (r *request) fail(problem string) {
 	r.MarkFailed(true, st.wall())
 	r.leave()
 	st.clock.set(st.clock.now+admission.CoolDown, f, 0, 0)
-	st.orchestrator.ReportFailure(f.name, r.FailedReplica, problem)
+	st.loop.orchestrator.ReportFailure(f.name, r.FailedReplica, problem)
 	if began {
-		st.tally.broken++
+		st.tally.Broken++
 		r.end(EndBroken, problem)
 		return
 	}
@@ -382,7 +385,7 @@ func (r *request) fail(problem string) {
 // refuse ends the request with an error.
 func (r *request) refuse(e *openai.Error) {
 	st := r.st
-	st.tally.refused[string(e.Code)]++
+	st.tally.Refused[string(e.Code)]++
 	r.team.refused++
 	r.end(e.Code, e.Message)
 }
@@ -394,22 +397,22 @@ func (r *request) end(code openai.Code, message string) {
 		r.leased = false
 	}
 	r.gen++
-	last := len(st.active) - 1
-	st.active[r.slot] = st.active[last]
-	st.active[r.slot].slot = r.slot
-	st.active[last] = nil
-	st.active = st.active[:last]
+	last := len(st.traffic.active) - 1
+	st.traffic.active[r.slot] = st.traffic.active[last]
+	st.traffic.active[r.slot].slot = r.slot
+	st.traffic.active[last] = nil
+	st.traffic.active = st.traffic.active[:last]
 	if st.OnRequestEnd != nil {
 		st.OnRequestEnd(RequestEnd{ID: r.id, Function: r.f.name, Arrived: r.at, Code: code, Message: message, First: r.first,
 			Replica: r.FailedReplica, Low: r.Priority == admission.Low})
 	}
-	st.pool = append(st.pool, r)
+	st.traffic.pool = append(st.traffic.pool, r)
 }
 
 // act admits waiting requests after the cool-down of a replica.
 func (f *function) act(uint8) {
 	f.queue.Readmit(f.st.wall())
-	f.st.handleDecided()
+	f.st.traffic.handleDecided()
 }
 
 func (f *function) generation() uint32 { return 0 }
@@ -430,28 +433,23 @@ func (f *function) demand() orchestrator.Demand {
 // reportDemand gives the demand that has changed to the orchestrator.
 func (s *State) reportDemand() {
 	for _, f := range s.demandChanged {
-		s.orchestrator.Demand(f.demand())
+		s.loop.orchestrator.Demand(f.demand())
 	}
 	clear(s.demandChanged)
 	s.demandChanged = s.demandChanged[:0]
 }
 
-// path is the data path of one orchestrator. A replaced orchestrator has none: its data
-// path belonged to another process.
-type path struct {
-	*State
-	of *loop
-}
-
-var _ orchestrator.DataPath = (*path)(nil)
+// A loop is the data path of its orchestrator until another replaces it: then that data path
+// belonged to another process.
+var _ orchestrator.DataPath = (*loop)(nil)
 
 // superseded reports whether the orchestrator has been replaced.
-func (p *path) superseded() bool { return p.State.loop != p.of }
+func (l *loop) superseded() bool { return l.st.loop != l }
 
 // Publish applies snapshots. Requests admitted by them are sent before it returns.
-func (p *path) Publish(fs ...snapshot.Snapshot) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) Publish(fs ...snapshot.Snapshot) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	wall := st.wall()
@@ -465,14 +463,14 @@ func (p *path) Publish(fs ...snapshot.Snapshot) {
 		}
 		f.queue.Publish(before, f.snapshot, wall)
 	}
-	st.handleDecided()
+	st.traffic.handleDecided()
 	st.reportDemand()
 }
 
 // Remove removes functions.
-func (p *path) Remove(names ...functions.Name) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) Remove(names ...functions.Name) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	for _, n := range names {
@@ -481,21 +479,21 @@ func (p *path) Remove(names ...functions.Name) {
 			f.queue.Close(n)
 		}
 	}
-	st.handleDecided()
+	st.traffic.handleDecided()
 	st.reportDemand()
 }
 
 // AbortThrough fails the requests at an agent that was declared lost.
-func (p *path) AbortThrough(agent string) {
-	st := p.State
-	if p.superseded() {
+func (l *loop) AbortThrough(agent string) {
+	st := l.st
+	if l.superseded() {
 		return
 	}
 	n := st.byID[strings.TrimPrefix(agent, "http://")]
 	if n == nil {
 		return
 	}
-	for _, q := range slices.Clone(st.stranded) {
+	for _, q := range slices.Clone(st.traffic.stranded) {
 		if q.to == n {
 			q.fail("its agent is given up")
 		}
@@ -503,6 +501,6 @@ func (p *path) AbortThrough(agent string) {
 	for _, r := range n.reps {
 		r.failRequests()
 	}
-	st.handleDecided()
+	st.traffic.handleDecided()
 	st.reportDemand()
 }

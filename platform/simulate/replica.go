@@ -22,10 +22,7 @@ type replica struct {
 	id   string
 	spec *functions.ModelSpec
 	eng  *fleet.Engine
-	take functions.Resources
-	gpus []int
-	hold float64 // GPUs that it holds, fractions included
-	gen  uint32  // generation of its timers: earlier ones are cancelled
+	gen  uint32 // generation of its timers: earlier ones are cancelled
 
 	state     functions.State
 	since     time.Duration
@@ -36,34 +33,32 @@ type replica struct {
 	hung      bool
 	level     int  // sleep level
 	deepSleep bool // it sleeps, or falls asleep, without its weights
-	// Drawn at the load: the nth start of a function draws the same times in every run
-	// of a seed, so that policies are compared on equal draws.
-	draws StartTimes
 
+	start      start
 	checkpoint *simCheckpoint
 	transfer   *transfer // the current transfer of its bytes
-	began      time.Duration
-	// Phases of the start, relative to began; one whose end precedes its start is in
-	// progress.
-	spans [4]struct {
-		from, to time.Duration
-		set      bool
-	}
-	staged, booted bool
 
-	slots    int
-	running  int        // requests that the engine works on
-	line     []*request // requests waiting inside the engine
-	requests []*request // all its requests
-	inFlight int        // number of requests in here
+	work     work
 	drainEnd time.Duration
 	whenIdle func() // called once no request is in flight
 
 	lastStatus functions.ReplicaStatus // the last status sent; reused while nothing changes
 
-	held   held
-	last   time.Duration // held is accounted up to here
-	served int
+	use gpuUse
+}
+
+// start is the progress of a replica's start or wake-up.
+type start struct {
+	// Drawn at the load: the nth start of a function draws the same times in every run
+	// of a seed, so that policies are compared on equal draws.
+	draws StartTimes
+	began time.Duration
+	// Phases, relative to began; one whose end precedes its start is in progress.
+	spans [4]struct {
+		from, to time.Duration
+		set      bool
+	}
+	staged, booted bool
 }
 
 const (
@@ -100,9 +95,9 @@ func (s *State) newReplica(n *node, req functions.LoadRequest) *replica {
 	f := s.functionOf(functions.Name{Team: req.Team, Name: req.Model})
 	spec := &req.Spec
 	r := &replica{
-		st: s, n: n, f: f, id: req.ID, spec: spec, eng: s.engine(spec.Engine), take: spec.Resources, gpus: req.GPUs,
-		state: functions.Downloading, since: s.clock.now, began: s.clock.now, last: s.clock.now, tier: functions.TierRemote,
-		slots: max(spec.Scale.Target, 1), gen: 1,
+		st: s, n: n, f: f, id: req.ID, spec: spec, eng: s.engine(spec.Engine), gen: 1,
+		state: functions.Downloading, since: s.clock.now, tier: functions.TierRemote, start: start{began: s.clock.now},
+		work: work{slots: max(spec.Scale.Target, 1)}, use: gpuUse{gpus: req.GPUs, last: s.clock.now},
 	}
 	r.holdGPUs()
 	s.reps[r.id] = r
@@ -121,13 +116,13 @@ func (r *replica) draw(nth int) {
 		}
 		return time.Duration(float64(median) * math.Exp(float64(e.Spread)/100*rng.NormFloat64()))
 	}
-	r.draws = StartTimes{
+	r.start.draws = StartTimes{
 		Exec: cmp.Or(e.Exec.Std(), execTakes),
 		Plan: scatter(cmp.Or(e.Plan.Std(), planTakes)), Spawn: scatter(e.Spawn.Std()), Warmup: scatter(e.Warmup.Std()),
 		Rise: scatter(e.Rise.Std()), Exit: scatter(cmp.Or(e.Exit.Std(), exitTakes)),
 	}
 	if times := r.st.c.Times; times != nil {
-		r.draws = times(r.f.name, nth, r.draws)
+		r.start.draws = times(r.f.name, nth, r.start.draws)
 	}
 }
 
@@ -137,13 +132,32 @@ func (r *replica) after(d time.Duration, event uint8) {
 	r.st.clock.set(r.st.clock.now+d, r, event, r.gen)
 }
 
-func (r *replica) mark(span int, end bool) {
-	s := &r.spans[span]
-	if now := r.st.clock.now - r.began; end {
-		s.to = now
-	} else {
-		s.from, s.to, s.set = now, -1, true
+// begin begins a phase; end ends it.
+func (s *start) begin(span int, now time.Duration) {
+	p := &s.spans[span]
+	p.from, p.to, p.set = now-s.began, -1, true
+}
+
+func (s *start) end(span int, now time.Duration) { s.spans[span].to = now - s.began }
+
+// isStaging reports whether bytes are staged for it, or will be.
+func (s *start) isStaging() bool { return s.spans[spanStage].set && !s.staged }
+
+// phases lists the phases as statuses have them.
+func (s *start) phases(now time.Duration) (list []functions.Span) {
+	for i := range s.spans {
+		if p := &s.spans[i]; p.set {
+			to := p.to
+			if to < 0 {
+				to = now - s.began
+			}
+			if list == nil {
+				list = make([]functions.Span, 0, len(s.spans))
+			}
+			list = append(list, functions.Span{Phase: spanPhases[i], Start: p.from.Seconds(), Duration: (to - p.from).Seconds()})
+		}
 	}
+	return list
 }
 
 func (r *replica) enter(s functions.State) {
@@ -157,8 +171,8 @@ func (r *replica) begin() {
 	r.setDeadline(r.spec.Deadlines.Stage)
 	f, n := r.f, r.n
 	if f.source == "" {
-		r.tier, r.staged = functions.TierNVMe, true
-		r.after(r.draws.Exec, repPlanned)
+		r.tier, r.start.staged = functions.TierNVMe, true
+		r.after(r.start.draws.Exec, repPlanned)
 		return
 	}
 	b := n.store.reserve(f.source, f.size)
@@ -168,23 +182,23 @@ func (r *replica) begin() {
 	}
 	r.checkpoint = b
 	if b.complete() {
-		r.tier, r.staged = functions.TierNVMe, true
+		r.tier, r.start.staged = functions.TierNVMe, true
 		if b.memory {
 			r.tier = functions.TierDRAM
 		}
-		r.after(r.draws.Exec, repPlanned)
+		r.after(r.start.draws.Exec, repPlanned)
 		return
 	}
-	r.after(r.draws.Plan, repPlanned)
+	r.after(r.start.draws.Plan, repPlanned)
 }
 
 func (r *replica) act(event uint8) {
 	switch event {
 	case repPlanned:
 		r.process = true
-		r.mark(spanSpawn, false)
-		r.after(r.draws.Spawn, repBooted)
-		if !r.staged {
+		r.start.begin(spanSpawn, r.st.clock.now)
+		r.after(r.start.draws.Spawn, repBooted)
+		if !r.start.staged {
 			r.fetch()
 		} else {
 			r.enter(functions.Loading)
@@ -192,26 +206,26 @@ func (r *replica) act(event uint8) {
 		}
 		r.n.push()
 	case repBooted:
-		r.mark(spanSpawn, true)
-		r.booted = true
-		if cause := r.st.breaks[r.f.name]; cause != "" {
+		r.start.end(spanSpawn, r.st.clock.now)
+		r.start.booted = true
+		if cause := r.st.Faults.breaks[r.f.name]; cause != "" {
 			r.shortOf = engine.ShortOf(cause)
 			r.finish(functions.Failed, cause)
 			return
 		}
 		r.loadIfReady()
 	case repWarm:
-		r.mark(spanWarmup, true)
+		r.start.end(spanWarmup, r.st.clock.now)
 		r.gen++ // cancels its deadlines
-		r.st.tally.starts++
+		r.st.tally.Starts++
 		r.enter(functions.Ready)
 		if r.hung {
 			r.after(hangProbeDelay, repHang)
 		}
 	case repRisen:
 		r.gen++
-		r.st.tally.starts++
-		r.st.tally.wakeUps++
+		r.st.tally.Starts++
+		r.st.tally.WakeUps++
 		r.level = 0
 		r.enter(functions.Ready)
 	case repExited:
@@ -225,7 +239,7 @@ func (r *replica) act(event uint8) {
 		}
 	case repLate:
 		cause := "its bytes did not come within the deadline"
-		if r.staged {
+		if r.start.staged {
 			cause = "the engine did not start within the deadline"
 		}
 		r.finish(functions.Failed, cause)
@@ -249,10 +263,10 @@ func (r *replica) fetch() {
 		r.onStaged()
 		return
 	}
-	r.mark(spanStage, false)
+	r.start.begin(spanStage, r.st.clock.now)
 	r.n.staging++
 	for _, x := range r.n.reps {
-		if x != r && x.checkpoint == r.checkpoint && x.transfer != nil && !x.staged {
+		if x != r && x.checkpoint == r.checkpoint && x.transfer != nil && !x.start.staged {
 			return // checkpointArrived continues it
 		}
 	}
@@ -263,7 +277,7 @@ func (r *replica) fetch() {
 // replica that staged them. Replicas that wait for them continue.
 func (n *node) checkpointArrived(b *simCheckpoint) {
 	for _, r := range slices.Clone(n.reps) {
-		if r.checkpoint != b || r.staged || r.transfer != nil || !r.spans[spanStage].set {
+		if r.checkpoint != b || r.transfer != nil || !r.start.isStaging() {
 			continue
 		}
 		if !b.complete() {
@@ -291,17 +305,15 @@ func (r *replica) pull() {
 
 // onStaged handles staged bytes: the engine loads them once it has booted.
 func (r *replica) onStaged() {
-	if !r.staged {
-		r.staged = true
-		if r.spans[spanStage].set {
-			r.mark(spanStage, true)
-			r.n.staging--
-		}
+	if r.start.isStaging() {
+		r.start.end(spanStage, r.st.clock.now)
+		r.n.staging--
 	}
+	r.start.staged = true
 	r.n.store.use(r.checkpoint)
 	r.gen++ // cancels the staging deadline; the boot timer is set again below
-	if !r.booted {
-		left := r.spans[spanSpawn].from + r.draws.Spawn - (r.st.clock.now - r.began)
+	if !r.start.booted {
+		left := r.start.spans[spanSpawn].from + r.start.draws.Spawn - (r.st.clock.now - r.start.began)
 		r.after(max(left, 0), repBooted)
 	}
 	r.setDeadline(r.spec.Deadlines.Start)
@@ -311,25 +323,25 @@ func (r *replica) onStaged() {
 
 // loadIfReady copies the weights to the GPUs once they are staged and the engine has booted.
 func (r *replica) loadIfReady() {
-	if !r.staged || !r.booted || r.transfer != nil {
+	if !r.start.staged || !r.start.booted || r.transfer != nil {
 		return
 	}
-	r.mark(spanLoad, false)
+	r.start.begin(spanLoad, r.st.clock.now)
 	from := r.n.disk
 	if r.checkpoint == nil || r.checkpoint.memory {
 		from = r.n.copy
 	}
 	r.transfer = r.st.startTransfer(float64(r.f.size), func() {
 		r.transfer = nil
-		r.mark(spanLoad, true)
+		r.start.end(spanLoad, r.st.clock.now)
 		if r.checkpoint != nil && !r.checkpoint.memory {
 			r.checkpoint.memory = true
 			r.n.store.use(r.checkpoint)
 			r.n.store.version++
 			r.n.trimPageCache()
 		}
-		r.mark(spanWarmup, false)
-		r.after(r.draws.Warmup, repWarm)
+		r.start.begin(spanWarmup, r.st.clock.now)
+		r.after(r.start.draws.Warmup, repWarm)
 		r.n.note()
 	}, from)
 	r.n.note()
@@ -348,7 +360,7 @@ func (r *replica) unload(drain time.Duration) {
 		r.enter(functions.Draining)
 		r.whenIdle = r.exit
 		r.continueWhenIdle()
-		if r.inFlight > 0 {
+		if len(r.work.requests) > 0 {
 			r.after(drain, repDrained)
 		}
 	default:
@@ -368,12 +380,12 @@ func (r *replica) unload(drain time.Duration) {
 func (r *replica) exit() {
 	r.gen++
 	r.whenIdle = nil
-	r.after(r.draws.Exit, repExited)
+	r.after(r.start.draws.Exit, repExited)
 }
 
 // continueWhenIdle runs the pending step once no request is in flight.
 func (r *replica) continueWhenIdle() {
-	if r.inFlight == 0 && r.whenIdle != nil {
+	if len(r.work.requests) == 0 && r.whenIdle != nil {
 		next := r.whenIdle
 		r.whenIdle = nil
 		next()
@@ -417,20 +429,20 @@ func (r *replica) wakeUp() {
 		r.enter(functions.Ready)
 		return
 	}
-	for _, g := range r.gpus {
-		if r.n.taken[g]+r.n.share(r.take) > 1+1e-9 {
-			r.st.refusedForSpace++
+	for _, g := range r.use.gpus {
+		if r.n.taken[g]+r.n.share(r.spec.Resources) > 1+1e-9 {
+			r.st.tally.refusedForSpace++
 			r.finish(functions.Failed, "its GPU is taken")
 			return
 		}
 	}
 	r.enter(functions.Loading)
 	r.holdGPUs()
-	r.began = r.st.clock.now
-	for i := range r.spans {
-		r.spans[i].set = false
+	r.start.began = r.st.clock.now
+	for i := range r.start.spans {
+		r.start.spans[i].set = false
 	}
-	r.mark(spanLoad, false)
+	r.start.begin(spanLoad, r.st.clock.now)
 	from := r.n.copy
 	if r.deepSleep && r.checkpoint != nil && !r.checkpoint.memory {
 		from = r.n.disk
@@ -438,28 +450,28 @@ func (r *replica) wakeUp() {
 	r.deepSleep = false
 	r.transfer = r.st.startTransfer(float64(r.f.size), func() {
 		r.transfer = nil
-		r.mark(spanLoad, true)
-		r.after(r.draws.Rise, repRisen)
+		r.start.end(spanLoad, r.st.clock.now)
+		r.after(r.start.draws.Rise, repRisen)
 	}, from)
 }
 
 func (r *replica) holdGPUs() {
 	r.account()
-	r.hold = 0
-	for _, g := range r.gpus {
-		r.n.taken[g] += r.n.share(r.take)
-		r.hold += r.n.share(r.take)
+	r.use.hold = 0
+	for _, g := range r.use.gpus {
+		r.n.taken[g] += r.n.share(r.spec.Resources)
+		r.use.hold += r.n.share(r.spec.Resources)
 	}
 }
 
 func (r *replica) freeGPUs() {
-	if r.hold == 0 {
+	if r.use.hold == 0 {
 		return
 	}
 	r.account()
-	r.hold = 0
-	for _, g := range r.gpus {
-		if r.n.taken[g] -= r.n.share(r.take); r.n.taken[g] < 1e-9 {
+	r.use.hold = 0
+	for _, g := range r.use.gpus {
+		if r.n.taken[g] -= r.n.share(r.spec.Resources); r.n.taken[g] < 1e-9 {
 			r.n.taken[g] = 0
 		}
 	}
@@ -467,20 +479,18 @@ func (r *replica) freeGPUs() {
 
 // stop stops its transfer; the bytes that arrived are kept.
 func (r *replica) stop() {
-	if r.transfer == nil {
-		if r.spans[spanStage].set && !r.staged {
-			r.n.staging--
-			r.staged = true
-		}
+	t, left := r.transfer, 0.0
+	if r.transfer = nil; t != nil {
+		left = t.stop()
+	}
+	if !r.start.isStaging() {
 		return
 	}
-	left := r.transfer.stop()
-	r.transfer = nil
-	if !r.staged {
+	r.start.staged = true
+	r.n.staging--
+	if t != nil {
 		r.st.tally.staged += float64(r.checkpoint.total-r.checkpoint.bytes) - left
 		r.checkpoint.bytes = r.checkpoint.total - functions.Bytes(left)
-		r.n.staging--
-		r.staged = true
 		r.n.checkpointArrived(r.checkpoint)
 	}
 }
@@ -492,7 +502,7 @@ func (r *replica) finish(s functions.State, cause string) {
 	}
 	r.gen++
 	if r.state != functions.Ready && r.state != functions.Draining && r.state != functions.Sleeping {
-		r.st.tally.lost++
+		r.st.tally.StartsLost++
 	}
 	r.whenIdle = nil
 	r.stop()
@@ -505,8 +515,8 @@ func (r *replica) finish(s functions.State, cause string) {
 		r.checkpoint.pins--
 		r.checkpoint = nil
 	}
-	r.f.team.held = r.f.team.held.plus(r.gpuTime())
-	r.held = held{}
+	r.f.team.held = r.f.team.held.plus(r.use.time())
+	r.use.held = held{}
 	r.after(keepEnded, repForget)
 }
 
@@ -523,38 +533,26 @@ func (r *replica) status(s *functions.ReplicaStatus) {
 	now := r.st.clock.now
 	if r.lastStatus.State == r.state && (r.state == functions.Ready || r.state.Over()) {
 		*s = r.lastStatus
-		s.InFlight, s.Since = r.inFlight, (now - r.since).Milliseconds()
+		s.InFlight, s.Since = len(r.work.requests), (now - r.since).Milliseconds()
 		return
 	}
 	defer func() { r.lastStatus = *s }()
 	*s = functions.ReplicaStatus{
 		ID: r.id, Team: r.f.name.Team, Model: r.f.name.Name, State: r.state, Tier: r.tier, Percent: -1,
-		Error: r.err, ShortOf: r.shortOf, Spec: r.spec, GPUs: r.gpus, Start: functions.StartPlain, SleepLevel: r.level, InFlight: r.inFlight,
-		Since: (now - r.since).Milliseconds(),
+		Error: r.err, ShortOf: r.shortOf, Spec: r.spec, GPUs: r.use.gpus, Start: functions.StartPlain, SleepLevel: r.level,
+		InFlight: len(r.work.requests), Since: (now - r.since).Milliseconds(), Phases: r.start.phases(now),
 	}
 	if r.state == functions.Ready || r.state == functions.Sleeping || r.state == functions.Draining {
 		s.Endpoint = r.n.url() + "/replicas/" + r.id
 	}
 	if r.f.source != "" {
 		s.TotalBytes, s.Bytes = r.f.size, r.f.size
-		if !r.staged && r.checkpoint != nil {
+		if !r.start.staged && r.checkpoint != nil {
 			s.Bytes = r.checkpoint.bytes
 			if f := r.transfer; f != nil {
 				s.Bytes = r.checkpoint.total - functions.Bytes(max(0, f.left-f.rate*(now-f.last).Seconds()))
 			}
 			s.Percent = int(100 * float64(s.Bytes) / float64(max(s.TotalBytes, 1)))
-		}
-	}
-	for i := range r.spans {
-		if p := &r.spans[i]; p.set {
-			to := p.to
-			if to < 0 {
-				to = now - r.began
-			}
-			if s.Phases == nil {
-				s.Phases = make([]functions.Span, 0, 4)
-			}
-			s.Phases = append(s.Phases, functions.Span{Phase: spanPhases[i], Start: p.from.Seconds(), Duration: (to - p.from).Seconds()})
 		}
 	}
 }
@@ -563,8 +561,8 @@ func (r *replica) hostMemory() functions.Bytes {
 	if r.state.Over() {
 		return 0
 	}
-	m := r.take.Memory
-	if r.state == functions.Sleeping && r.take.GPUs > 0 && !r.deepSleep {
+	m := r.spec.Resources.Memory
+	if r.state == functions.Sleeping && r.spec.Resources.GPUs > 0 && !r.deepSleep {
 		m += r.f.size
 	}
 	return m

@@ -1,29 +1,45 @@
 package simulate
 
 import (
-	"cmp"
 	"slices"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// work is the requests at an engine, which works on as many at once as it has slots.
+type work struct {
+	slots    int
+	running  int        // requests that the engine works on
+	line     []*request // requests waiting inside the engine
+	requests []*request // all of them
+}
+
+// gpuUse is the GPUs that a replica holds, and their time.
+type gpuUse struct {
+	gpus   []int
+	hold   float64 // GPUs that it holds, fractions included
+	held   held
+	last   time.Duration // held is accounted up to here
+	served bool          // a request came
+}
+
 // accept handles a request that reaches the engine.
 func (r *replica) accept(q *request) {
 	r.account()
-	q.rep, q.index = r, len(r.requests)
-	r.requests = append(r.requests, q)
-	r.inFlight++
-	r.served = cmp.Or(r.served, 1)
-	if r.running < r.slots {
-		r.work(q)
+	q.rep, q.index = r, len(r.work.requests)
+	r.work.requests = append(r.work.requests, q)
+	r.use.served = true
+	if r.work.running < r.work.slots {
+		r.answer(q)
 	} else {
-		r.line = append(r.line, q)
+		r.work.line = append(r.work.line, q)
 		q.lined = true
 	}
 }
 
-func (r *replica) work(q *request) {
-	r.running++
+func (r *replica) answer(q *request) {
+	r.work.running++
 	q.lined = false
 	if r.hung {
 		r.after(r.spec.Deadlines.Hang.Std()+hangProbeDelay, repHang)
@@ -41,24 +57,23 @@ func (r *replica) work(q *request) {
 // removeRequest removes a request from the engine, finished or not.
 func (r *replica) removeRequest(q *request) {
 	r.account()
-	last := len(r.requests) - 1
+	last := len(r.work.requests) - 1
 	if q.index != last {
-		r.requests[q.index] = r.requests[last]
-		r.requests[q.index].index = q.index
+		r.work.requests[q.index] = r.work.requests[last]
+		r.work.requests[q.index].index = q.index
 	}
-	r.requests[last] = nil
-	r.requests = r.requests[:last]
-	r.inFlight--
+	r.work.requests[last] = nil
+	r.work.requests = r.work.requests[:last]
 	if q.lined {
-		r.line = slices.DeleteFunc(r.line, func(x *request) bool { return x == q })
+		r.work.line = slices.DeleteFunc(r.work.line, func(x *request) bool { return x == q })
 		q.lined = false
 	} else {
-		r.running--
-		if len(r.line) > 0 && r.running < r.slots {
-			next := r.line[0]
-			r.line = slices.Delete(r.line, 0, 1)
+		r.work.running--
+		if len(r.work.line) > 0 && r.work.running < r.work.slots {
+			next := r.work.line[0]
+			r.work.line = slices.Delete(r.work.line, 0, 1)
 			next.gen++
-			r.work(next)
+			r.answer(next)
 			next.arm()
 		}
 	}
@@ -67,46 +82,43 @@ func (r *replica) removeRequest(q *request) {
 }
 
 func (r *replica) failRequests() {
-	for len(r.requests) > 0 {
-		r.line = r.line[:0:0] // the failed requests must not start the waiting ones
-		for _, q := range r.requests {
+	for len(r.work.requests) > 0 {
+		r.work.line = r.work.line[:0:0] // the failed requests must not start the waiting ones
+		for _, q := range r.work.requests {
 			q.lined = false
 		}
-		r.running = len(r.requests)
-		r.requests[len(r.requests)-1].fail("it died before the first byte of an answer")
+		r.work.running = len(r.work.requests)
+		r.work.requests[len(r.work.requests)-1].fail("it died before the first byte of an answer")
 	}
-	r.line, r.running = nil, 0
+	r.work.line, r.work.running = nil, 0
 }
 
 // account adds the GPU time since the last call.
 func (r *replica) account() {
 	now := r.st.clock.now
-	d := (now - r.last).Seconds() * r.hold
-	r.last = now
+	d := (now - r.use.last).Seconds() * r.use.hold
+	r.use.last = now
 	if d <= 0 {
 		return
 	}
-	all := &r.st.series.sum
+	var h held
 	switch {
 	case r.state == functions.Downloading || r.state == functions.Loading:
-		r.held.loading += d
-		all.loading += d
-	case r.inFlight > 0:
-		r.held.busy += d
-		all.busy += d
+		h.loading = d
+	case len(r.work.requests) > 0:
+		h.busy = d
 	case r.state == functions.Ready:
-		r.held.idle += d
-		all.idle += d
+		h.idle = d
 	default:
-		r.held.wasted += d
-		all.wasted += d
+		h.wasted = d
 	}
+	r.use.held, r.st.series.sum = r.use.held.plus(h), r.st.series.sum.plus(h)
 }
 
-// gpuTime returns its GPU time; all of it counts as wasted if it never served.
-func (r *replica) gpuTime() held {
-	if r.served > 0 {
-		return r.held
+// time returns the GPU time; all of it counts as wasted if the replica never served.
+func (u *gpuUse) time() held {
+	if u.served {
+		return u.held
 	}
-	return held{wasted: r.held.sum()}
+	return held{wasted: u.held.sum()}
 }

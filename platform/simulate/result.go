@@ -24,19 +24,11 @@ type Result struct {
 	WaitCold Quantiles `json:"wait_cold_seconds"`
 	// Thrash counts starts less than ThrashWithin after the function's eviction.
 	Thrash int64 `json:"thrash"`
-	// Requests is the sum of Answered, Broken (after the first token), Left (client
-	// disconnected), Refused (by code) and Unfinished (an hour after the last arrival).
-	Answered   int64            `json:"answered"`
-	Broken     int64            `json:"broken"`
-	Left       int64            `json:"left"`
-	Refused    map[string]int64 `json:"refused"`
-	Unfinished int64            `json:"unfinished,omitempty"`
-	Starts     int64            `json:"starts"` // cold starts that reached READY, wake-ups included
-	WakeUps    int64            `json:"rises"`
-	StartsLost int64            `json:"starts_lost"` // failed or cancelled
-	Staged     float64          `json:"staged_gib"`  // bytes brought into stores
-	Seconds    float64          `json:"seconds"`     // simulated
-	Impossible []Impossible     `json:"impossible,omitempty"`
+	Ends
+	StartCounts
+	Staged     float64      `json:"staged_gib"` // bytes brought into stores
+	Seconds    float64      `json:"seconds"`    // simulated
+	Impossible []Impossible `json:"impossible,omitempty"`
 	// Skipped counts requests for impossible models, which are not in Requests.
 	Skipped int64 `json:"skipped,omitempty"`
 	Turns   int64 `json:"turns"`  // of the orchestrator
@@ -46,12 +38,28 @@ type Result struct {
 	TTFTSteps []Step   `json:"-"` // distribution of the time to first token
 }
 
+// Ends counts the requests by how they ended; the sum is Result.Requests.
+type Ends struct {
+	Answered   int64            `json:"answered"`
+	Broken     int64            `json:"broken"`               // after the first token
+	Left       int64            `json:"left"`                 // the client disconnected
+	Refused    map[string]int64 `json:"refused"`              // by code
+	Unfinished int64            `json:"unfinished,omitempty"` // an hour after the last arrival
+}
+
 // AllRefused is the number of refused requests.
-func (r *Result) AllRefused() (n int64) {
-	for _, k := range r.Refused {
+func (e *Ends) AllRefused() (n int64) {
+	for _, k := range e.Refused {
 		n += k
 	}
 	return n
+}
+
+// StartCounts counts the starts.
+type StartCounts struct {
+	Starts     int64 `json:"starts"` // cold starts that reached READY, wake-ups included
+	WakeUps    int64 `json:"rises"`
+	StartsLost int64 `json:"starts_lost"` // failed or cancelled
 }
 
 // GPUHours splits the hours of all GPUs: the sum is GPUs times the simulated time. A
@@ -92,13 +100,14 @@ const ThrashWithin = time.Minute
 
 // tally holds the counters of a run in progress.
 type tally struct {
-	requests, cold, answered, broken, left, skipped int64
-	evictions, thrash                               int64
-	starts, wakeUps, lost                           int64
-	staged                                          float64
-	ttft, warmTTFT, coldTTFT, wait, coldWait        histogram
-	refused                                         map[string]int64
-	turns, events                                   int64
+	Ends
+	StartCounts
+	requests, cold, skipped                  int64
+	evictions, thrash                        int64
+	staged                                   float64
+	ttft, warmTTFT, coldTTFT, wait, coldWait histogram
+	turns, events                            int64
+	refusedForSpace                          int64 // commands refused for lack of room: the orchestrator believed they would fit
 }
 
 // held is GPU-seconds by use.
@@ -119,14 +128,14 @@ type team struct {
 func (s *State) Result() Result {
 	t := &s.tally
 	r := Result{
-		Policy: s.c.Name, GPUs: s.gpus, Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
+		Policy: s.c.Name, GPUs: s.c.Fleet.GPUs(), Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
 		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(),
 		WaitCold: t.coldWait.quantiles(),
-		Thrash:   t.thrash, Answered: t.answered, Broken: t.broken, Left: t.left, Refused: t.refused, Unfinished: int64(len(s.active)),
-		Starts: t.starts, WakeUps: t.wakeUps, StartsLost: t.lost, Staged: round(t.staged / (1 << 30)),
-		Seconds: round(s.clock.now.Seconds()), Impossible: s.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
+		Thrash:   t.thrash, Ends: t.Ends, StartCounts: t.StartCounts, Staged: round(t.staged / (1 << 30)),
+		Seconds: round(s.clock.now.Seconds()), Impossible: s.catalog.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
 		Teams: []Team{},
 	}
+	r.Unfinished = int64(len(s.traffic.active))
 	if t.requests > 0 {
 		r.ColdShare = round(float64(t.cold) / float64(t.requests))
 	}
@@ -134,7 +143,7 @@ func (s *State) Result() Result {
 	for _, n := range s.nodes {
 		for _, x := range n.reps {
 			x.account()
-			live[x.f.team] = live[x.f.team].plus(x.gpuTime())
+			live[x.f.team] = live[x.f.team].plus(x.use.time())
 		}
 	}
 	var sum held
@@ -154,7 +163,7 @@ func (s *State) Result() Result {
 	slices.SortFunc(r.Teams, func(a, b Team) int { return strings.Compare(a.Name, b.Name) })
 	hours := func(seconds float64) float64 { return round(seconds / 3600) }
 	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
-		Free: hours(float64(s.gpus)*s.clock.now.Seconds() - sum.sum())}
+		Free: hours(float64(s.c.Fleet.GPUs())*s.clock.now.Seconds() - sum.sum())}
 	r.Samples, r.TTFTSteps = s.series.out, t.ttft.steps()
 	return r
 }

@@ -209,12 +209,12 @@ func TestFaults(t *testing.T) {
 			at(45, each(func(id string) bool { return st.Crash(id, "CUDA error") }))
 			at(48, each(st.Hang))
 			at(52, func() {
-				st.HeartbeatDelays = func(string) []time.Duration { return []time.Duration{0, 3 * time.Second} }
-				st.CommandDelay = func() time.Duration { return 2 * time.Second }
+				st.Faults.HeartbeatDelays = func(string) []time.Duration { return []time.Duration{0, 3 * time.Second} }
+				st.Faults.CommandDelay = func() time.Duration { return 2 * time.Second }
 				n := 0
-				st.LoseReply = func() bool { n++; return n%3 == 0 }
+				st.Faults.LoseReply = func() bool { n++; return n%3 == 0 }
 			})
-			at(56, func() { st.HeartbeatDelays, st.CommandDelay, st.LoseReply = nil, nil, nil })
+			at(56, func() { st.Faults.HeartbeatDelays, st.Faults.CommandDelay, st.Faults.LoseReply = nil, nil, nil })
 		}}
 		r := runConfig(t, c)
 		if r.Unfinished != 0 {

@@ -77,24 +77,24 @@ func (s *stage) Ask(m string, n int) {
 }
 
 func (s *stage) Leave(m string) {
-	for _, q := range slices.Clone(s.st.active) {
+	for _, q := range slices.Clone(s.st.traffic.active) {
 		if q.f.name == functionName(m) && q.wait {
 			q.leave()
-			s.st.tally.left++
+			s.st.tally.Left++
 			q.end(EndClientLeft, "")
 		}
 	}
-	s.st.handleDecided()
+	s.st.traffic.handleDecided()
 	s.Pass(0)
 }
 
 func (s *stage) Finish(m string) {
-	for _, q := range slices.Clone(s.st.active) {
+	for _, q := range slices.Clone(s.st.traffic.active) {
 		if q.f.name == functionName(m) && q.rep != nil && !q.rep.n.mute {
 			q.done()
 		}
 	}
-	s.st.handleDecided()
+	s.st.traffic.handleDecided()
 	s.Pass(0)
 }
 

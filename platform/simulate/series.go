@@ -30,7 +30,7 @@ func (s *State) sample() {
 	s.series.last = s.series.sum
 	sec := s.series.every.Seconds()
 	g := GPUHours{Busy: d.busy / sec, Idle: d.idle / sec, Loading: d.loading / sec, Wasted: d.wasted / sec}
-	g.Free = float64(s.gpus) - d.sum()/sec
+	g.Free = float64(s.c.Fleet.GPUs()) - d.sum()/sec
 	s.series.out = append(s.series.out, Sample{At: s.clock.now.Seconds(), GPUs: g})
 	s.After(s.series.every, s.sample)
 }

@@ -30,33 +30,28 @@ type State struct {
 	reps  map[string]*replica // those that nodes have
 	fns   map[functions.Name]*function
 	list  []*function
-	unfit map[functions.Name]bool
 	teams []*team
 	named map[string]*team
-	gpus  int
 
-	models  []*functions.Model
+	catalog catalog
 	sources pipe
 
 	limits  ratelimit.Limits
 	limited bool // some team has limits
 
-	*loop
+	loop  *loop // the current one
 	epoch int64
 	ids   int
 
-	pool            []*request
-	decided         []*request // admitted or rejected, not handled yet
-	handlingDecided bool
-	stranded        []*request  // at a node that does not answer
-	demandChanged   []*function // functions whose demand changed since the last turn
-	active          []*request  // active requests
+	traffic       traffic
+	demandChanged []*function // functions whose demand changed since the last turn
 
-	tally           tally
-	series          series
-	impossible      []Impossible
-	refusedForSpace int64 // commands refused for lack of room: the orchestrator believed they would fit
-	faults
+	tally  tally
+	series series
+
+	Faults Faults
+	// OnRequestEnd, if not nil, receives the end of every request.
+	OnRequestEnd func(RequestEnd)
 }
 
 // loop is one instance of the orchestrator.
@@ -78,8 +73,8 @@ func Open(c Config) (*State, error) {
 	c = c.withDefaults()
 	st := &State{
 		c: c, byID: map[string]*node{}, reps: map[string]*replica{}, fns: map[functions.Name]*function{},
-		unfit: map[functions.Name]bool{}, named: map[string]*team{}, gpus: c.Fleet.GPUs(),
-		tally: tally{refused: map[string]int64{}}, faults: faults{breaks: map[functions.Name]string{}}, sources: pipe{rate: float64(c.Sources)},
+		named: map[string]*team{}, tally: tally{Ends: Ends{Refused: map[string]int64{}}}, Faults: Faults{breaks: map[functions.Name]string{}},
+		sources: pipe{rate: float64(c.Sources)},
 	}
 	for id, kind := range c.Fleet.Hosts {
 		n := newNode(st, id, kind)
@@ -104,18 +99,17 @@ func Open(c Config) (*State, error) {
 }
 
 func (s *State) deploy(models []*functions.Model) {
-	s.models, s.impossible = nil, nil
-	clear(s.unfit)
+	s.catalog = catalog{teams: s.c.Teams, unfit: map[functions.Name]bool{}}
 	for _, m := range models {
 		if reason := s.c.unplaceableReason(m); reason != "" {
-			s.impossible = append(s.impossible, Impossible{m.FullName().String(), reason})
-			s.unfit[m.FullName()] = true
+			s.catalog.impossible = append(s.catalog.impossible, Impossible{m.FullName().String(), reason})
+			s.catalog.unfit[m.FullName()] = true
 			continue
 		}
-		s.models = append(s.models, m)
+		s.catalog.models = append(s.catalog.models, m)
 		s.functionOf(m.FullName()).set(m)
 	}
-	slices.SortFunc(s.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.catalog.impossible, func(a, b Impossible) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // begin starts a new instance of the orchestrator.
@@ -128,16 +122,16 @@ func (s *State) begin() {
 		progress = 0
 	}
 	l.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: s.epoch, Catalog: (*catalog)(s), Policy: s.c.Policy,
+		Epoch: s.epoch, Catalog: &s.catalog, Policy: s.c.Policy,
 		Progress: progress, Foresight: s.newForesight(),
 		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
-			if s.loop == l { // a replaced instance reports events that do not happen
+			if !l.superseded() { // a replaced instance reports events that do not happen
 				s.event(&e)
 			}
 		}},
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
-	l.orchestrator.Attach(&path{s, l})
+	l.orchestrator.Attach(l)
 	for _, f := range s.list {
 		if d := f.demand(); d.Active+d.Queued > 0 {
 			l.orchestrator.Demand(d)
@@ -154,10 +148,14 @@ func (s *State) clientsTimeOut() bool { return s.c.ClientTimeouts.Wait > 0 }
 // newForesight returns the forecast of one orchestrator instance; nil without forecasts.
 func (s *State) newForesight() *foresight.Options {
 	c := &s.c
-	if !c.Learn && !c.Ahead && c.Next == nil {
+	if c.Foresight == nil && c.Next == nil {
 		return nil
 	}
-	f := &foresight.Options{History: forecast.New(forecast.Options{}), StartAhead: c.Ahead, Budget: c.AheadBudget, Teams: c.AheadTeams}
+	f := &foresight.Options{}
+	if c.Foresight != nil {
+		*f = *c.Foresight
+	}
+	f.History = forecast.New(forecast.Options{})
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(s.instant(0))
@@ -171,10 +169,15 @@ func (s *State) newForesight() *foresight.Options {
 }
 
 // catalog is the orchestrator's source of functions and teams.
-type catalog State
+type catalog struct {
+	models     []*functions.Model
+	teams      []*functions.Team
+	unfit      map[functions.Name]bool // models that no node can hold
+	impossible []Impossible            // why
+}
 
 func (c *catalog) Models() []*functions.Model { return c.models }
-func (c *catalog) Teams() []*functions.Team   { return c.c.Teams }
+func (c *catalog) Teams() []*functions.Team   { return c.teams }
 
 // wall returns the virtual wall-clock time.
 func (s *State) wall() time.Time { return s.instant(s.clock.now) }
@@ -248,14 +251,14 @@ func (l *loop) act(uint8) {
 	if l.dead {
 		return
 	}
-	if until := st.stalled; until > st.clock.now {
+	if until := st.Faults.stalled; until > st.clock.now {
 		l.at = 0
 		l.want(until)
 		return
 	}
 	l.at = 0
 	st.tally.turns++
-	if st.loop == l {
+	if !l.superseded() {
 		st.reportDemand()
 	}
 	next := l.orchestrator.Turn(context.Background())
@@ -269,8 +272,8 @@ func (l *loop) act(uint8) {
 func (l *loop) do(_ time.Duration, f func(context.Context)) {
 	st := l.st
 	d := st.c.Latency
-	if st.CommandDelay != nil {
-		d += st.CommandDelay()
+	if st.Faults.CommandDelay != nil {
+		d += st.Faults.CommandDelay()
 	}
 	st.After(d, func() {
 		if !l.dead {
@@ -288,16 +291,16 @@ func (s *State) sendHeartbeats() {
 }
 
 func (s *State) deliverHeartbeat(n *node) {
-	if s.HeartbeatDelays == nil {
-		s.orchestrator.Heartbeat(n.doc, n)
+	if s.Faults.HeartbeatDelays == nil {
+		s.loop.orchestrator.Heartbeat(n.doc, n)
 		return
 	}
-	for _, d := range s.HeartbeatDelays(n.id) {
+	for _, d := range s.Faults.HeartbeatDelays(n.id) {
 		if d <= 0 {
-			s.orchestrator.Heartbeat(n.doc, n)
+			s.loop.orchestrator.Heartbeat(n.doc, n)
 		} else {
 			doc := n.doc
-			s.After(d, func() { s.orchestrator.Heartbeat(doc, n) })
+			s.After(d, func() { s.loop.orchestrator.Heartbeat(doc, n) })
 		}
 	}
 }
@@ -350,7 +353,7 @@ func (s *State) step(until time.Duration) bool {
 	}
 	s.tally.events++
 	e.actor.act(e.kind)
-	s.handleDecided()
+	s.traffic.handleDecided()
 	return true
 }
 
@@ -361,23 +364,29 @@ func (s *State) Pass(ctx context.Context, d time.Duration) error {
 
 func (s *State) until(ctx context.Context, at time.Duration) error {
 	for s.step(at) {
-		if s.c.Step != nil {
-			if err := s.c.Step(s); err != nil {
-				return err
-			}
-		}
-		if s.tally.events&4095 == 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			s.recordUse()
+		if err := s.stepped(ctx, s.tally.events); err != nil {
+			return err
 		}
 	}
 	s.clock.now = max(s.clock.now, at)
 	return nil
 }
 
-func (s *State) recordUse() {
+// stepped follows each of n events or arrivals.
+func (s *State) stepped(ctx context.Context, n int64) error {
+	if s.c.Step != nil {
+		if err := s.c.Step(s); err != nil {
+			return err
+		}
+	}
+	if n&4095 != 0 {
+		return nil
+	}
+	s.reportProgress()
+	return ctx.Err()
+}
+
+func (s *State) reportProgress() {
 	if s.c.Progress != nil {
 		t := &s.tally
 		s.c.Progress(Progress{At: s.clock.now, Requests: t.requests, Cold: t.cold})
@@ -394,7 +403,7 @@ func (s *State) Ask(r Request) (id uint64) {
 // Prewarm asks the orchestrator to start a function that has no request yet and to keep it
 // for a while, as the data path does.
 func (s *State) Prewarm(name functions.Name, keep time.Duration, by string) error {
-	return s.orchestrator.PrewarmBriefly(name, s.wall().Add(keep), by)
+	return s.loop.orchestrator.PrewarmBriefly(name, s.wall().Add(keep), by)
 }
 
 // Run simulates a trace until its last request has ended.
@@ -409,7 +418,7 @@ func Run(ctx context.Context, c Config) (Result, error) {
 	if c.Begin != nil {
 		c.Begin(st)
 	}
-	n := 0
+	n := int64(0)
 	for r, err := range c.Requests {
 		if err != nil {
 			return Result{}, err
@@ -421,16 +430,9 @@ func Run(ctx context.Context, c Config) (Result, error) {
 			return Result{}, err
 		}
 		st.arrive(&r)
-		if st.c.Step != nil {
-			if err := st.c.Step(st); err != nil {
-				return Result{}, err
-			}
-		}
-		if n++; n&4095 == 0 {
-			if err := ctx.Err(); err != nil {
-				return Result{}, err
-			}
-			st.recordUse()
+		n++
+		if err := st.stepped(ctx, n); err != nil {
+			return Result{}, err
 		}
 	}
 	last := st.clock.now
@@ -438,12 +440,12 @@ func Run(ctx context.Context, c Config) (Result, error) {
 		return Result{}, err
 	}
 	// Every wait is bounded; the extra hour covers long generations.
-	for len(st.active) > 0 && st.clock.now < max(c.Until, last)+lastHour {
+	for len(st.traffic.active) > 0 && st.clock.now < max(c.Until, last)+lastHour {
 		if err := st.until(ctx, st.clock.now+tick); err != nil {
 			return Result{}, err
 		}
 	}
-	st.recordUse()
+	st.reportProgress()
 	return st.Result(), nil
 }
 

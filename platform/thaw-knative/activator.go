@@ -119,13 +119,16 @@ func (s *activatorSettings) run(ctx context.Context, c *command) error {
 	keys.limits.ShareLimits(stream.ReportUsageNow)
 	registry.Add(act.Samples, log.Samples, connectedMetric(stream))
 
-	public, private, metrics, err := s.listen(ctx)
-	if err != nil {
-		return err
+	var listeners []net.Listener
+	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", x[1])
+		if err != nil {
+			return &kit.Error{What: "cannot listen on " + x[1], Err: err, Hint: "another address: " + x[0]}
+		}
+		defer l.Close()
+		listeners = append(listeners, l)
 	}
-	defer public.Close()
-	defer private.Close()
-	defer metrics.Close()
+	public, private, metrics := listeners[0], listeners[1], listeners[2]
 	var draining atomic.Bool
 	side := sideHandler(s.metrics(registry), func() []string { return missing(&draining, stream) })
 
@@ -174,21 +177,6 @@ func (s *activatorSettings) drainRequests(ctx, life context.Context, draining *a
 	if err := gate.Shutdown(drain); err != nil {
 		log.Warn("requests were cut at the drain deadline", "error", err)
 	}
-}
-
-func (s *activatorSettings) listen(ctx context.Context) (public, private, metrics net.Listener, err error) {
-	var open []net.Listener
-	for _, x := range [][2]string{{"--addr", s.Addr}, {"--private-addr", s.PrivateAddr}, {"--metrics-addr", s.MetricsAddr}} {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", x[1])
-		if err != nil {
-			for _, l := range open {
-				l.Close()
-			}
-			return nil, nil, nil, &kit.Error{What: "cannot listen on " + x[1], Err: err, Hint: "another address: " + x[0]}
-		}
-		open = append(open, l)
-	}
-	return open[0], open[1], open[2], nil
 }
 
 func (s *activatorSettings) metrics(registry *telemetry.Registry) http.Handler {

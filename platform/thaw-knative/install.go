@@ -22,12 +22,21 @@ func installVerb() verb {
   thaw-knative install --uninstall             refused while there are models`, installFlags, (*command).install, kit.ExactArgs()}
 }
 
+// installSettings are the flags of install alone.
+type installSettings struct {
+	install.Options
+	controller       sharedController
+	activator        sharedActivator
+	loaders          string
+	uninstall, force bool
+}
+
 func installFlags(c *command, f *kit.FlagSet) {
 	i := &c.installation
 	f.StringVar(&i.Image, "image", c.getenv("THAW_IMAGE"), "image with thaw and thaw-knative; deploy/images builds it [THAW_IMAGE]")
 	f.IntVar(&i.Controllers, "controllers", 0, "number of controllers, of which one leads (default 2)")
 	f.IntVar(&i.Activators, "activators", 0, "number of activators (default 2)")
-	f.StringVar(&c.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
+	f.StringVar(&i.loaders, "loaders", "", "nodes with a loader: LABEL=VALUE, or all (default nvidia.com/gpu.present=true)")
 	f.StringVar(&i.Store, "store", "", "folder of the loader on each node (default "+knative.DefaultStore+")")
 	f.StringVar(&i.Sources, "source-secret", "",
 		"Secret in "+install.Namespace+" whose keys loaders have as variables, and as files in "+knative.SourceFolder+
@@ -37,26 +46,26 @@ func installFlags(c *command, f *kit.FlagSet) {
 	f.BoolVar(&i.Expose, "expose", false, "type LoadBalancer for the Service thaw")
 	f.StringVar(&i.History, "history-claim", "",
 		"PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
-	kit.RegisterFlags(f, &c.sharedController)
-	kit.RegisterFlags(f, &c.sharedActivator)
-	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	kit.RegisterFlags(f, &i.controller)
+	kit.RegisterFlags(f, &i.activator)
+	f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
-	f.BoolVar(&c.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
-	f.BoolVar(&c.force, "force", false, "with --uninstall: also while there are models")
+	f.BoolVar(&i.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
+	f.BoolVar(&i.force, "force", false, "with --uninstall: also while there are models")
 }
 
-// partSettings loads the settings of the parts. Those that are given become arguments
+// loadSettings loads the settings of the parts. Those that are given become arguments
 // of the parts' containers.
-func (c *command) partSettings() error {
+func (i *installSettings) loadSettings(f *kit.FlagSet, getenv func(string) string) error {
 	for _, part := range []struct {
 		settings any
 		check    func() error
 		args     *[]string
 	}{
-		{&c.sharedController, c.sharedController.check, &c.installation.Controller},
-		{&c.sharedActivator, c.sharedActivator.Check, &c.installation.Activator},
+		{&i.controller, i.controller.check, &i.Controller},
+		{&i.activator, i.activator.Check, &i.Activator},
 	} {
-		origin, err := kit.LoadSettings(c.flags, part.settings, "", c.getenv)
+		origin, err := kit.LoadSettings(f, part.settings, "", getenv)
 		if err == nil {
 			err = part.check()
 		}
@@ -73,33 +82,34 @@ func (c *command) partSettings() error {
 }
 
 func (c *command) install(ctx context.Context, _ []string) error {
+	i := &c.installation
 	switch {
-	case c.uninstall && (c.wait || c.dry):
+	case i.uninstall && (c.wait || c.dry):
 		return kit.Usage("leave one out", "--uninstall goes with neither --wait nor --dry-run")
-	case c.force && !c.uninstall:
+	case i.force && !i.uninstall:
 		return kit.Usage("leave it out", "--force is for --uninstall")
 	case c.wait && c.dry:
 		return kit.Usage("leave one out", "nothing runs after --dry-run, so --wait cannot end")
 	case c.namespace != "" && c.namespace != install.Namespace:
 		return kit.Usage("leave it out", "thaw's own namespace is %s", install.Namespace)
-	case c.installation.Controllers < 0 || c.installation.Activators < 0:
+	case i.Controllers < 0 || i.Activators < 0:
 		return kit.Usage("such as 2", "there cannot be less than none of them")
 	}
-	switch label, value, ok := strings.Cut(c.loaders, "="); {
-	case c.loaders == "all":
-		c.installation.Loaders = map[string]string{}
+	switch label, value, ok := strings.Cut(i.loaders, "="); {
+	case i.loaders == "all":
+		i.Loaders = map[string]string{}
 	case ok && label != "":
-		c.installation.Loaders = map[string]string{label: value}
-	case c.loaders != "":
-		return kit.Usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(c.loaders))
+		i.Loaders = map[string]string{label: value}
+	case i.loaders != "":
+		return kit.Usage("LABEL=VALUE, or all", "%q names no nodes", kit.Plain(i.loaders))
 	}
-	if err := c.partSettings(); err != nil {
+	if err := i.loadSettings(c.flags, c.getenv); err != nil {
 		return err
 	}
-	if c.uninstall {
-		c.installation.Image = anyImage
+	if i.uninstall {
+		i.Image = anyImage
 	}
-	objects, err := install.Objects(c.installation)
+	objects, err := install.Objects(i.Options)
 	if err != nil {
 		e := &kit.Error{Exit: kit.ExitUsage, Err: err}
 		if errors.Is(err, install.ErrNoImage) {
@@ -110,7 +120,7 @@ func (c *command) install(ctx context.Context, _ []string) error {
 	if c.dry && c.isDocument() {
 		return printObjects(c, objects)
 	}
-	return c.apply(ctx, objects, c.installation.Warm == "")
+	return c.apply(ctx, objects, i.Warm == "")
 }
 
 // printObjects prints objects as kubectl apply takes them.
@@ -136,8 +146,8 @@ func (c *command) apply(ctx context.Context, objects []*install.Object, removeWa
 	}
 	done := outcomes{command: c}
 	remove := func(name string) { done.add(name, removed) }
-	if c.uninstall {
-		err = cluster.Remove(ctx, objects, c.force, remove)
+	if c.installation.uninstall {
+		err = cluster.Remove(ctx, objects, c.installation.force, remove)
 	} else {
 		err = cluster.Apply(ctx, objects, c.dry, done.add)
 		if err == nil && removeWarm {
@@ -167,7 +177,7 @@ func (c *command) writeControlToken(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	token, err := install.Token(ctx, cluster, cmp.Or(c.namespace, c.getenv("POD_NAMESPACE"), install.Namespace))
+	token, err := install.Token(ctx, cluster.Secrets(cmp.Or(c.namespace, c.getenv("POD_NAMESPACE"), install.Namespace)))
 	if err != nil {
 		return err
 	}

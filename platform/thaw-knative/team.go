@@ -101,20 +101,29 @@ func teamVerb() verb {
 				limits = append(limits, l.Key+" ("+l.What+")")
 			}
 		}
-		f.IntVar(&c.gpus, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
-		f.IntVar(&c.guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
-		f.IntVar(&c.services, "services", team.DefaultServices,
+		t := &c.newTeam
+		f.IntVar(&t.Spec.GPUs.Max, "gpus", 0, "GPUs it may hold at most, as a ResourceQuota; 0 is no limit")
+		f.IntVar(&t.Spec.GPUs.Guaranteed, "guaranteed", 0, "GPUs it is guaranteed")
+		f.IntVar(&t.settings.Services, "services", team.DefaultServices,
 			"models (Knative Services) it may have at most, as a ResourceQuota; 0 is no limit")
-		f.StringArrayVar(&c.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
+		f.StringArrayVar(&t.limits, "limit", nil, "LIMIT=VALUE; may be repeated: "+strings.Join(limits, ", "))
 		f.StringVar(&c.render.Pod, "pod", "",
 			"file with what pods of its models with GPUs say where spec.pod does not (nodeSelector, tolerations, …), as the annotation "+
 				team.PodAnnotation)
-		f.StringArrayVar(&c.groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
-		f.StringArrayVar(&c.users, "user", nil, "the same of a user")
-		f.BoolVar(&c.open, "knative-activator", false,
+		f.StringArrayVar(&t.settings.Groups, "group", nil, "group that is the team, as the API server knows it; may be repeated")
+		f.StringArrayVar(&t.settings.Users, "user", nil, "the same of a user")
+		f.BoolVar(&t.open, "knative-activator", false,
 			"let Knative's own activator reach its engines: every client in the cluster that reaches it then calls them without a key")
-		f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+		f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	}, (*command).createTeam, nil}
+}
+
+// teamSettings are the flags of team create alone.
+type teamSettings struct {
+	functions.Team
+	settings team.Settings
+	limits   []string
+	open     bool
 }
 
 func (c *command) createTeam(ctx context.Context, args []string) error {
@@ -124,15 +133,15 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 	if c.namespace != "" {
 		return kit.Usage("leave it out", "the namespace is the team itself")
 	}
-	t := &functions.Team{APIVersion: functions.APIVersion, Kind: functions.KindTeam, Metadata: functions.Metadata{Name: args[1]}}
-	t.Spec.GPUs = functions.TeamGPUs{Guaranteed: c.guaranteed, Max: c.gpus}
-	for _, word := range c.limits {
+	t, s := &c.newTeam.Team, &c.newTeam.settings
+	t.APIVersion, t.Kind, t.Metadata.Name = functions.APIVersion, functions.KindTeam, args[1]
+	for _, word := range c.newTeam.limits {
 		key, value, _ := strings.Cut(word, "=")
 		if err := team.SetLimit(t, key, value); err != nil {
 			return &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: "such as --limit requests-per-minute=600"}
 		}
 	}
-	s := team.Settings{Groups: c.groups, Users: c.users, Services: c.services, System: install.Namespace}
+	s.System = install.Namespace
 	if c.render.Pod != "" {
 		pod, err := c.readPod()
 		if err != nil {
@@ -144,10 +153,10 @@ func (c *command) createTeam(ctx context.Context, args []string) error {
 		}
 		s.Pod = string(text)
 	}
-	if c.open {
+	if c.newTeam.open {
 		s.Knative = "knative-serving"
 	}
-	objects, err := team.Render(t, s)
+	objects, err := team.Render(t, *s)
 	if err != nil {
 		return &kit.Error{Exit: kit.ExitUsage, Err: err}
 	}

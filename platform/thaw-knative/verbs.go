@@ -18,7 +18,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
-	"github.com/thaw-dev/thaw/platform/knative/install"
 )
 
 // command is one run of the program.
@@ -32,20 +31,14 @@ type command struct {
 	timeout   time.Duration
 	all       bool
 	files     []string
-	dry       bool
+	file      string
+	dry, wait bool
 	unchecked bool
 	render    kit.RenderFlags
 
-	installation install.Options
-	sharedController
-	sharedActivator
-	loaders, file          string
-	wait, uninstall, force bool
-
-	team, keyName              string
-	gpus, guaranteed, services int
-	limits, groups, users      []string
-	open                       bool
+	installation  installSettings
+	newTeam       teamSettings
+	team, keyName string // of the verb keys
 }
 
 type verb struct {
@@ -79,9 +72,11 @@ func verbs() []verb {
 	}
 }
 
+const dryRunHelp = "change nothing; with -o yaml or json, print what would be applied, without a cluster"
+
 func deployFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files; may be repeated")
-	f.BoolVar(&c.dry, "dry-run", false, "change nothing; with -o yaml or json, print what would be applied, without a cluster")
+	f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
 	f.BoolVar(&c.unchecked, "skip-preflight", false, "apply without checking whether the cluster can run them")
 	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
@@ -151,9 +146,10 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 	return cmd
 }
 
-// settings returns the flags that apply to every model.
+// settings returns the flags that apply to every model. The image of thaw is anyImage
+// where it is not set, until the cluster is asked for it.
 func (c *command) settings() (s knative.Settings, err error) {
-	s = knative.Settings{Thaw: c.render.Image, Namespace: c.namespace, Store: c.render.Store, Timeout: c.render.Request,
+	s = knative.Settings{Thaw: cmp.Or(c.render.Image, anyImage), Namespace: c.namespace, Store: c.render.Store, Timeout: c.render.Request,
 		Images: map[functions.Engine]string{}, AllowVulnerable: c.render.Vulnerable == "allow"}
 	if c.render.Vulnerable != "allow" && c.render.Vulnerable != "refuse" {
 		return s, kit.Usage("refuse or allow", "--vulnerable-engines: %q is not one of refuse, allow", kit.Plain(c.render.Vulnerable))
@@ -176,11 +172,16 @@ func (c *command) settings() (s knative.Settings, err error) {
 // anyImage stands for an image that is not known yet.
 const anyImage = "thaw"
 
-// withAnyImage returns settings that can be rendered before the cluster is asked for the
-// image of thaw.
-func withAnyImage(s knative.Settings) knative.Settings {
-	s.Thaw = cmp.Or(s.Thaw, anyImage)
-	return s
+// readModels reads the model files with what applies to all, and checks them before a
+// cluster is looked for.
+func (c *command) readModels(ctx context.Context) (settings knative.Settings, models []*functions.Model, err error) {
+	if settings, err = c.settings(); err != nil || len(c.files) == 0 {
+		return settings, nil, err
+	}
+	if models, err = files.ReadModels(c.In, c.files, teamHint); err == nil {
+		_, err = c.rendered(ctx, settings, models, nil)
+	}
+	return settings, models, err
 }
 
 // thawImage returns the image that is set, or else that of the cluster's controller.
@@ -250,16 +251,8 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	case c.wait && c.dry:
 		return kit.Usage("leave one out", "nothing is there to wait for after --dry-run")
 	}
-	settings, err := c.settings()
+	settings, models, err := c.readModels(ctx)
 	if err != nil {
-		return err
-	}
-	models, err := files.ReadModels(c.In, c.files, teamHint)
-	if err != nil {
-		return err
-	}
-	// The files are checked before a cluster is looked for.
-	if _, err := c.rendered(ctx, withAnyImage(settings), models, nil); err != nil {
 		return err
 	}
 	if c.dry && c.isDocument() {
@@ -269,7 +262,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	services, err := c.rendered(ctx, withAnyImage(settings), models, cluster)
+	services, err := c.rendered(ctx, settings, models, cluster)
 	if err != nil {
 		return err
 	}
@@ -278,7 +271,7 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if settings.Thaw == "" {
+	if c.render.Image == "" {
 		if settings.Thaw, err = cluster.InstalledImage(ctx); err != nil {
 			return err
 		}
@@ -474,24 +467,15 @@ func (c *command) rm(ctx context.Context, args []string) error {
 }
 
 func (c *command) doctor(ctx context.Context, _ []string) error {
-	settings, err := c.settings()
+	settings, models, err := c.readModels(ctx)
 	if err != nil {
 		return err
-	}
-	var models []*functions.Model
-	if len(c.files) > 0 {
-		if models, err = files.ReadModels(c.In, c.files, teamHint); err != nil {
-			return err
-		}
-		if _, err := c.rendered(ctx, withAnyImage(settings), models, nil); err != nil {
-			return err
-		}
 	}
 	cluster, err := c.openFor(ctx, models)
 	if err != nil {
 		return err
 	}
-	services, err := c.rendered(ctx, withAnyImage(settings), models, cluster) // no check looks at the image
+	services, err := c.rendered(ctx, settings, models, cluster) // no check looks at the image
 	if err != nil {
 		return err
 	}

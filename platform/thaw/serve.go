@@ -219,16 +219,14 @@ func openServer(c *cli.ServeConfig, log *kit.Log) (*server, error) {
 	}
 	s.sized, s.sizes = sized, sizer.Sizer{Sources: nodestore.OpenSources, Nodes: backend.Nodes}
 	control := api.New(api.Options{
-		Explain: backend.Explain, Agents: agentsAPI, AgentsURL: agentsURL, Catalog: cat, Keys: keys, State: backend,
-		History: history{backend, s.act}, Starter: backend, Requests: s.act, Stores: backend, Ahead: backend,
-		ForgetAnswers: answers.Purge, Decisions: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed,
-		RemoteState: s.remoteState, FileProblem: cat.FileProblem, Spending: s.remotes,
-		Demand:  func(n functions.Name) (active, queued int) { d, _ := s.act.DemandOf(n); return d.Active, d.Queued },
-		Oldest:  func(n functions.Name) time.Time { d, _ := s.act.DemandOf(n); return d.Oldest },
-		Usage:   func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) },
-		TeamUse: backend.TeamUse, Size: s.sizes.Size, CheckWeights: s.sizes.CheckWeights,
-		Logs: backend.Logs, Changed: backend.Changes, Ready: s.state.missing,
-		Open: loopback, Hosts: c.Host, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
+		Platform: api.Platform{Catalog: cat, State: backend, History: history{backend, s.act}, Spending: s.remotes, Demand: s.demand,
+			TeamUse: backend.TeamUse, Usage: func(team string) ratelimit.Usage { return s.limits.Usage(team, time.Now()) }},
+		Access:    api.Access{Keys: keys, Open: loopback, Hosts: c.Host},
+		Functions: api.Functions{Starter: backend, RemoteState: s.remoteState, FileProblem: cat.FileProblem, Sizer: s.sizes},
+		Caches:    api.Caches{Stores: backend, ForgetAnswers: answers.Purge},
+		Decisions: api.Decisions{Log: s.act.Decisions(), DryRoute: s.act.DryRoute, Composed: s.act.Composed},
+		Requests:  s.act, Ahead: backend, Agents: agentsAPI, AgentsURL: agentsURL, Logs: backend.Logs, Changed: backend.Changes,
+		Explain: backend.Explain, Ready: s.state.missing, Metrics: metrics.Text, Version: cli.Version, Log: log.Logger,
 	})
 	s.front = s.newFront(c, loopback, control, metrics)
 	return s, nil
@@ -432,6 +430,12 @@ func (s *server) remoteState(name functions.Name) (functions.State, string) {
 		return functions.Ready, "" // it was made a moment ago
 	}
 	return state, problem
+}
+
+// demand is how many requests of a function are at engines and held, and since when.
+func (s *server) demand(name functions.Name) (active, queued int, oldest time.Time) {
+	d, _ := s.act.DemandOf(name)
+	return d.Active, d.Queued, d.Oldest
 }
 
 // teamData is the class of data of each team that has set one.

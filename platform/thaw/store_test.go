@@ -219,7 +219,7 @@ func TestPrefetch(t *testing.T) {
 	if _, errs, code = thaw("cache", "rm", "tiny"); code != 1 || !strings.Contains(errs, "in use") {
 		t.Errorf("cache rm of what runs: %d %s", code, errs)
 	}
-	staged := regexp.MustCompile(`thaw_loader_stagings_total\{node="second",result="ready"} [12]\n`) // 2: the pull of the folder came to it too
+	staged := regexp.MustCompile(`thaw_loader_stagings_total\{node="second",result="ready"} [1-3]\n`) // the pull of the folder and the start of m may have come to it too
 	p.eventually("what the loaders did in /metrics", func() bool {
 		m := p.do("GET", "/metrics", "").body
 		return strings.Contains(m, `thaw_loader_bytes_total{node="second",source="az"}`) && staged.MatchString(m)

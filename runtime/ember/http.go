@@ -240,25 +240,23 @@ func unavailable(code, message string) *failure {
 }
 
 type errorBody struct {
-	Error errorObject `json:"error"`
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    *string `json:"code"`
+	} `json:"error"`
 }
 
-type errorObject struct {
-	Message string  `json:"message"`
-	Type    string  `json:"type"`
-	Param   *string `json:"param"`
-	Code    *string `json:"code"`
-}
-
-func (f *failure) body() errorBody {
-	e := errorObject{Message: f.message, Type: f.kind}
+func (f *failure) body() (b errorBody) {
+	b.Error.Message, b.Error.Type = f.message, f.kind
 	if f.param != "" {
-		e.Param = &f.param
+		b.Error.Param = &f.param
 	}
 	if f.code != "" {
-		e.Code = &f.code
+		b.Error.Code = &f.code
 	}
-	return errorBody{e}
+	return b
 }
 
 func (f *failure) write(w http.ResponseWriter) { writeJSON(w, f.status, f.body()) }

@@ -121,16 +121,11 @@ func (m *loadedModel) generation(path string) error {
 	if err := json.Unmarshal(pythonjson.Standard(b), &g); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if len(g.EOS) > 0 {
-		var one int
-		var many []int
-		if json.Unmarshal(g.EOS, &one) == nil {
-			many = []int{one}
-		} else if err := json.Unmarshal(g.EOS, &many); err != nil {
-			return fmt.Errorf("%s: eos_token_id: %w", path, err)
-		}
-		m.eos = append(m.eos, many...)
+	ids, err := llama.TokenIDs(g.EOS)
+	if err != nil {
+		return fmt.Errorf("%s: eos_token_id: %w", path, err)
 	}
+	m.eos = append(m.eos, ids...)
 	d := &m.defaults
 	setIfGiven(&d.temperature, g.Temperature)
 	setIfGiven(&d.topP, g.TopP)

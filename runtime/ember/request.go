@@ -24,28 +24,20 @@ const readBound = time.Minute
 // generate is the body of a completion, of a chat or not. Unknown fields are
 // ignored; of duplicate fields the last counts, as in vLLM.
 type generate struct {
-	Model         string             `json:"model"`
-	Prompt        jsontext.Value     `json:"prompt"`
-	Messages      []message          `json:"messages"`
-	MaxTokens     *int               `json:"max_tokens"`
-	MaxCompletion *int               `json:"max_completion_tokens"`
-	MinTokens     *int               `json:"min_tokens"`
-	Temperature   *float64           `json:"temperature"`
-	TopP          *float64           `json:"top_p"`
-	TopK          *int               `json:"top_k"`
-	MinP          *float64           `json:"min_p"`
-	Presence      *float64           `json:"presence_penalty"`
-	Frequency     *float64           `json:"frequency_penalty"`
-	Repetition    *float64           `json:"repetition_penalty"`
-	Bias          map[string]float64 `json:"logit_bias"`
-	Seed          *int64             `json:"seed"`
-	N             *int               `json:"n"`
-	BestOf        *int               `json:"best_of"`
-	Stop          jsontext.Value     `json:"stop"`
-	StopIDs       []int              `json:"stop_token_ids"`
-	IncludeStop   bool               `json:"include_stop_str_in_output"`
-	IgnoreEOS     bool               `json:"ignore_eos"`
-	Stream        bool               `json:"stream"`
+	Model         string          `json:"model"`
+	Prompt        jsontext.Value  `json:"prompt"`
+	Messages      []message       `json:"messages"`
+	MaxTokens     *int            `json:"max_tokens"`
+	MaxCompletion *int            `json:"max_completion_tokens"`
+	MinTokens     *int            `json:"min_tokens"`
+	Sampling      samplingOptions `json:",embed"`
+	N             *int            `json:"n"`
+	BestOf        *int            `json:"best_of"`
+	Stop          jsontext.Value  `json:"stop"`
+	StopIDs       []int           `json:"stop_token_ids"`
+	IncludeStop   bool            `json:"include_stop_str_in_output"`
+	IgnoreEOS     bool            `json:"ignore_eos"`
+	Stream        bool            `json:"stream"`
 	StreamOptions *struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
@@ -57,6 +49,19 @@ type generate struct {
 	ResponseFormat *struct {
 		Type string `json:"type"`
 	} `json:"response_format"`
+}
+
+// samplingOptions are the sampling parameters of a request; nil: the default of the model.
+type samplingOptions struct {
+	Temperature *float64           `json:"temperature"`
+	TopP        *float64           `json:"top_p"`
+	TopK        *int               `json:"top_k"`
+	MinP        *float64           `json:"min_p"`
+	Presence    *float64           `json:"presence_penalty"`
+	Frequency   *float64           `json:"frequency_penalty"`
+	Repetition  *float64           `json:"repetition_penalty"`
+	Bias        map[string]float64 `json:"logit_bias"`
+	Seed        *int64             `json:"seed"`
 }
 
 type message struct {
@@ -110,13 +115,13 @@ func checkRange[T int | float64](name string, v *T, lo, hi T) *failure {
 
 // check validates what does not need the model.
 func (g *generate) check() *failure {
-	one := 1
+	one, p := 1, &g.Sampling
 	for _, f := range []*failure{
-		checkRange("temperature", g.Temperature, 0, 100),
-		checkRange("top_k", g.TopK, -1, math.MaxInt32),
-		checkRange("min_p", g.MinP, 0, 1),
-		checkRange("presence_penalty", g.Presence, -2, 2),
-		checkRange("frequency_penalty", g.Frequency, -2, 2),
+		checkRange("temperature", p.Temperature, 0, 100),
+		checkRange("top_k", p.TopK, -1, math.MaxInt32),
+		checkRange("min_p", p.MinP, 0, 1),
+		checkRange("presence_penalty", p.Presence, -2, 2),
+		checkRange("frequency_penalty", p.Frequency, -2, 2),
 		checkRange("max_tokens", g.MaxTokens, 1, math.MaxInt32),
 		checkRange("max_completion_tokens", g.MaxCompletion, 1, math.MaxInt32),
 		checkRange("min_tokens", g.MinTokens, 0, math.MaxInt32),
@@ -129,10 +134,10 @@ func (g *generate) check() *failure {
 		}
 	}
 	switch {
-	case g.TopP != nil && !(*g.TopP > 0 && *g.TopP <= 1):
-		return invalidRequest("top_p", "invalid_value", "top_p is %v, want more than 0 and at most 1", *g.TopP)
-	case g.Repetition != nil && !(*g.Repetition > 0 && *g.Repetition <= 100):
-		return invalidRequest("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *g.Repetition)
+	case p.TopP != nil && !(*p.TopP > 0 && *p.TopP <= 1):
+		return invalidRequest("top_p", "invalid_value", "top_p is %v, want more than 0 and at most 1", *p.TopP)
+	case p.Repetition != nil && !(*p.Repetition > 0 && *p.Repetition <= 100):
+		return invalidRequest("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *p.Repetition)
 	case g.Suffix != "":
 		return invalidRequest("suffix", "unsupported_parameter", "suffix is not supported")
 	case g.StreamOptions != nil && !g.Stream:
@@ -281,33 +286,40 @@ func messageText(v jsontext.Value, at string) (string, *failure) {
 	return "", invalidRequest(at, "invalid_type", "%s must be a string or a list of text parts", at)
 }
 
-// sequence makes the sequence for the loop, or the error of an invalid request.
-func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequence, *failure) {
-	q := &sequence{prompt: prompt, sampling: c.defaults, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
-	s := &q.sampling
-	setIfGiven(&s.temperature, g.Temperature)
-	setIfGiven(&s.topP, g.TopP)
-	setIfGiven(&s.topK, g.TopK)
-	setIfGiven(&s.minP, g.MinP)
-	setIfGiven(&s.presence, g.Presence)
-	setIfGiven(&s.frequency, g.Frequency)
-	setIfGiven(&s.repetition, g.Repetition)
-	setIfGiven(&q.minTokens, g.MinTokens)
-	q.seed = rand.Uint64()
-	if g.Seed != nil {
-		q.seed = uint64(*g.Seed)
-	}
-	for k, v := range g.Bias {
+// applyTo returns s, the defaults of the model, with what the request sets.
+func (o *samplingOptions) applyTo(s sampling, vocab int) (sampling, *failure) {
+	setIfGiven(&s.temperature, o.Temperature)
+	setIfGiven(&s.topP, o.TopP)
+	setIfGiven(&s.topK, o.TopK)
+	setIfGiven(&s.minP, o.MinP)
+	setIfGiven(&s.presence, o.Presence)
+	setIfGiven(&s.frequency, o.Frequency)
+	setIfGiven(&s.repetition, o.Repetition)
+	for k, v := range o.Bias {
 		id, err := strconv.Atoi(k)
-		if err != nil || id < 0 || id >= c.model.Vocab || !(v >= -100 && v <= 100) {
-			return nil, invalidRequest("logit_bias", "invalid_value", "logit_bias: %q: %v: want token ids and -100 to 100", k, v)
+		if err != nil || id < 0 || id >= vocab || !(v >= -100 && v <= 100) {
+			return s, invalidRequest("logit_bias", "invalid_value", "logit_bias: %q: %v: want token ids and -100 to 100", k, v)
 		}
 		if s.bias == nil {
 			s.bias = map[int]float64{}
 		}
 		s.bias[id] = v
 	}
+	return s, nil
+}
+
+// sequence makes the sequence for the loop, or the error of an invalid request.
+func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequence, *failure) {
+	q := &sequence{prompt: prompt, ignoreEOS: g.IgnoreEOS, stopIDs: g.StopIDs}
 	var f *failure
+	if q.sampling, f = g.Sampling.applyTo(c.defaults, c.model.Vocab); f != nil {
+		return nil, f
+	}
+	setIfGiven(&q.minTokens, g.MinTokens)
+	q.seed = rand.Uint64()
+	if g.Sampling.Seed != nil {
+		q.seed = uint64(*g.Sampling.Seed)
+	}
 	if q.text.stops, f = g.stops(); f != nil {
 		return nil, f
 	}

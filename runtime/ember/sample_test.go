@@ -1,8 +1,12 @@
 package ember
 
 import (
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -89,5 +93,36 @@ func TestLogprobsSum(t *testing.T) {
 	}
 	if len(top) != 3 || top[0].id != 0 || top[1].id != 2 || top[2].id != 3 || top[0].p != 3-norm {
 		t.Errorf("%v", top)
+	}
+}
+
+// TestGenerationConfig: the defaults of a model, and the tokens that end its answers.
+func TestGenerationConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "generation_config.json")
+	for content, want := range map[string]string{
+		`{}`:                                    "[9] 1 1 0 1",
+		`{"eos_token_id": null, "top_k": null}`: "[9] 1 1 0 1",
+		`{"eos_token_id": 3, "temperature": 0.5}`:  "[9 3] 0.5 1 0 1",
+		`{"eos_token_id": [3, 4], "top_p": 0.9}`:   "[9 3 4] 1 0.9 0 1",
+		`{"top_k": 5, "repetition_penalty": 1.25}`: "[9] 1 1 5 1.25",
+		`{"eos_token_id": "x"}`:                    "eos_token_id",
+		`{"eos_token_id": [1.5]}`:                  "eos_token_id",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m := loadedModel{eos: []int{9}}
+		err := m.generation(path)
+		d := m.defaults
+		if got := fmt.Sprint(m.eos, d.temperature, d.topP, d.topK, d.repetition); err == nil && got != want {
+			t.Errorf("%s: %s, want %s", content, got, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", content, err, want)
+		}
+	}
+	m := loadedModel{}
+	if err := m.generation(filepath.Join(t.TempDir(), "none")); err != nil || m.defaults.temperature != 1 {
+		t.Errorf("without the file: %+v, %v", m.defaults, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package hostinfo reads this machine's total and available memory and its boot id, and this
-// process's limits: its control group's memory and the number of open files.
+// Package hostinfo reads this machine's total and available memory, the free space of a disk and
+// the boot id, and this process's limits: its control group's memory and the number of open files.
 package hostinfo
 
 import (

@@ -17,11 +17,3 @@ func BootID() string {
 	}
 	return s
 }
-
-func MaxFiles() int {
-	var l unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
-		return 0
-	}
-	return int(min(l.Cur, 1<<30))
-}

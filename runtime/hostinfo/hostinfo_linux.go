@@ -5,8 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // ReadMemory reads the machine's memory. The error is set where nothing is known.
@@ -64,13 +62,4 @@ func BootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
-}
-
-// MaxFiles is how many files this process may have open; 0 where that is not known.
-func MaxFiles() int {
-	var l unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &l) != nil {
-		return 0
-	}
-	return int(min(l.Cur, 1<<30))
 }

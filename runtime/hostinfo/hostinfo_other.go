@@ -11,3 +11,5 @@ func GroupLimit() int64 { return 0 }
 func BootID() string { return "" }
 
 func MaxFiles() int { return 0 }
+
+func FreeDisk(string) (int64, error) { return 0, errors.ErrUnsupported }

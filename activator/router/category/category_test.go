@@ -18,6 +18,7 @@ func TestJudge(t *testing.T) {
 		"写一首关于春天的诗":                                                     General,
 		"Напиши рассказ о море":                                         General,
 		"hello, how are you?":                                           General,
+		"Does Prague have an airport?":                                  General,
 		"Write a short poem about autumn leaves.":                       General,
 		"translate good morning to spanish":                             General,
 		"Please write an e-mail that thanks my team for its good work.": General,

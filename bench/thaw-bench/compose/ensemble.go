@@ -11,6 +11,7 @@ import (
 	"github.com/thaw-dev/thaw/bench/thaw-bench/play"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -248,7 +249,8 @@ func simulateWay(ctx context.Context, way int, seed uint64, all []string, models
 		})
 	}
 	_, err = simulate.Run(ctx, simulate.Config{
-		Fleet: newFleet(ensembleGPUs), Functions: models, Requests: noRequests, Seed: seed, Learn: true, Until: 2 * staged, Begin: begin,
+		Fleet: newFleet(ensembleGPUs), Functions: models, Requests: noRequests, Seed: seed,
+		Foresight: &foresight.Options{}, Until: 2 * staged, Begin: begin,
 		Event: func(e functions.Event) {
 			if begun {
 				l.add(e, all)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/compose"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 )
@@ -55,7 +56,7 @@ func playOne(t *testing.T, gpus int, plan compose.Plan, edit ...func(*functions.
 	defer cancel()
 	ended := false
 	_, err := simulate.Run(ctx, simulate.Config{
-		Fleet: &fleet.Fleet{Nodes: []fleet.HostKind{host}, Engine: fleet.DefaultEngine}, Functions: ms, Seed: 3, Learn: true, Until: time.Hour,
+		Fleet: &fleet.Fleet{Nodes: []fleet.HostKind{host}, Engine: fleet.DefaultEngine}, Functions: ms, Seed: 3, Foresight: &foresight.Options{}, Until: time.Hour,
 		Requests: func(func(simulate.Request, error) bool) {},
 		Event: func(e functions.Event) {
 			if e.Kind == "start" {

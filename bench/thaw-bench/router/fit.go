@@ -19,6 +19,7 @@ const (
 	fitRepositories = 3     // that a feature must be in: words of one source say what it is about
 	fitFeatures     = 30000 // at most
 	fitLargest      = 20    // weight of a prompt
+	fitLeftOut      = 0.3   // share of a prompt's features that a step leaves out, so that no few of them decide
 )
 
 // group is the prompts of one label of a repository.
@@ -144,23 +145,30 @@ func (e *example) setValues(at map[uint32]int) {
 	}
 }
 
-// descend fits the weights, each with steps that become smaller with the sum of their squares.
+// descend fits the weights, each with steps that become smaller with the sum of their squares. Each step leaves features out.
 func descend(list []example, size int) [][category.Categories]float64 {
 	weights, squares := make([][category.Categories]float64, size), make([][category.Categories]float64, size)
 	random := rand.New(rand.NewPCG(26, 3))
+	var values []value
 	for round := range fitRounds {
 		rate := fitRate * (1 - 0.9*float64(round)/fitRounds)
 		for _, i := range random.Perm(len(list)) {
 			e := &list[i]
-			var sum [category.Categories]float64
+			values = values[:0]
 			for _, v := range e.values {
+				if random.Float64() >= fitLeftOut {
+					values = append(values, v)
+				}
+			}
+			var sum [category.Categories]float64
+			for _, v := range values {
 				for k := range sum {
 					sum[k] += weights[v.feature][k] * v.value
 				}
 			}
 			missed := category.SoftMax(sum)
 			missed[e.is]--
-			for _, v := range e.values {
+			for _, v := range values {
 				for k := range sum {
 					w, q := &weights[v.feature][k], &squares[v.feature][k]
 					slope := missed[k]*e.weight*v.value + fitPenalty**w

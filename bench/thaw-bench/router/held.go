@@ -5,15 +5,21 @@ import (
 	"strings"
 )
 
-// heldOut returns the sources that are held out, the eighth hold-out. They were chosen by the names of their repositories,
-// files and members and of the tasks and categories that their authors gave them, before any of their prompts was read and
-// after the examples were written, where the task is the label. IEPile in part and LexEval are in Chinese, the others in
-// English. The files prompts.json were put together: of LegalBench's and ExtractGPT's templates with rows of their tables,
-// of those of the evaluation of ChatGPT with sentences of reviews of laptops, two of each, of the user's turn of
-// SQL-Eval's template with its questions, without the tables, and of the questions of Odyssey-Math. Their licences: LexEval,
-// ToRA, Odyssey-Math, InterCode and CRUXEval are under MIT, BBEH, ExtractGPT, CodeFuse's evaluation and SQL-Eval under
-// Apache 2.0, IEPile under CC BY-NC-SA 4.0, medAlpaca under GPL 3, InstructionWild for research only; LegalBench and the
-// evaluation of ChatGPT have none at the top of their repositories.
+// heldOut returns the sources that are held out, the ninth hold-out. They were chosen by the names of their repositories,
+// files and members and of the tasks and categories that their authors gave them, before any of their prompts was read, where
+// the task is the label; the names were known when the last examples were written, and examples in the form of one of them
+// were left out. Questions to a doctor, requests to an assistant, quiz questions, roles, writing and summaries are general;
+// sequences of steps of a program, exercises and questions of programmers are code. Huatuo's questions, CFBench, CFBenchmark
+// and half of TAL-SCQ5K are in Chinese, the questions of multilingual CoNaLa in Spanish, Japanese and Russian, the others in
+// English. The files prompts.json were put together: of the patterns of fabric and the templates of Promptify with sentences
+// of NYT11 (six, two), a pattern whose name begins with extract_ as extraction; of the exercises in Python of Aider's benchmark
+// with the file to fill in; of the first question of each task of reasoning-gym's gallery that is in one of seven folders; of
+// the rules and every 20th question of KOR-Bench in its template; of every 100th question of TAL-SCQ5K with its options; of
+// what lineage-bench generates for 8 people; of every 20th utterance of each intent of Snips; of subject and message of
+// LiveQA's questions; of roles in files of their own; and of every 12th row of CFBenchmark. Their licences: AlpaCare's data are
+// under CC BY-NC 4.0, Snips' under CC0, multilingual CoNaLa under CC BY-SA 4.0, Huatuo, llm-foundry, CFBenchmark, SLIMER,
+// Promptify, InfiBench, CodeGen, reasoning-gym and KOR-Bench under Apache 2.0, fabric, the roles and lineage-bench under MIT;
+// LiveQA, CFBench, Aider's benchmark and TAL-SCQ5K have none at the top of their repositories.
 func heldOut() (list []Source) {
 	add := func(s Source) {
 		s.Held = true
@@ -23,41 +29,45 @@ func heldOut() (list []Source) {
 	one := func(name, repository, path, label string, most int, text ...string) {
 		add(Source{Name: name, Repository: repository, Path: path, Text: text, Label: label, Most: most})
 	}
-	byCategory := func(s Source, label, categories string) {
-		name := s.Name
+	byCategory := func(s Source, label string, most int, categories string) {
+		s.Labels, s.Most = map[string]string{}, most
 		for category := range strings.SplitSeq(categories, "|") {
-			s.Name, s.Labels = name+", "+category, map[string]string{category: label}
-			add(s)
+			s.Labels[category] = label
 		}
+		add(s)
 	}
-	for _, task := range []string{"NER", "RE", "EE", "SPO"} {
-		one("IEPile, "+task, "zjunlp/IEPile", "data/"+task+"/test.json", Extraction, 12, "instruction")
+	one("iCliniq, questions", "XZhang97666/AlpaCare", "data/reference_outputs/claude-2/iCliniq_output.jsonl", General, 35, "prompt")
+	one("Huatuo, questions", "SCIR-HI/Huatuo-Llama-Med-Chinese", "benchmark/question.json", General, 35, "question")
+	one("LiveQA, medical", "abachaa/LiveQA_MedicalTask_TREC2017", "TestDataset/prompts.json", General, 35, "prompt")
+	one("Snips, seven intents", "sonos/nlu-benchmark", "2017-06-custom-intent-engines/prompts.json", General, 35, "prompt")
+	one("TriviaQA", "mosaicml/llm-foundry", "scripts/eval/local_data/world_knowledge/triviaqa_sm_sub.jsonl", General, 35, "context")
+	one("roles", "mustvlad/ChatGPT-System-Prompts", "prompts/prompts.json", General, 40, "prompt")
+	constraints := Source{Name: "CFBench", Repository: "PKU-Baichuan-MLSystemLab/CFBench", Path: "data/cfbench_data.json",
+		Text: []string{"prompt"}, Category: "scenario"}
+	byCategory(constraints, General, 60, "文学|内容创作与编辑|生活创作|公文撰写|新闻发布与报道|翻译|内容创作|市场营销与推广|问答|运动计划|广告文案生成|"+
+		"StoryGeneration|OpenQA|AncientPoem|Summary|Composition|LyricGeneration|ProseGeneration|JinYongGeneration|Couplet|MusicComment|"+
+		"ProductDesc|Translation|Explanation")
+	byCategory(constraints, Extraction, 20, "NER|KeywordRecognition|关键词抽取|Information_Extraction")
+	byCategory(constraints, Reasoning, 20, "NLI|Textual_Entailment|MathQA|关系判断（蕴含/中立/矛盾）|Cot")
+	fabric := Source{Name: "fabric, patterns", Repository: "danielmiessler/fabric", Path: "patterns/prompts.json",
+		Text: []string{"prompt"}, Category: "task"}
+	byCategory(fabric, General, 30, General)
+	byCategory(fabric, Extraction, 40, Extraction)
+	one("CFBenchmark, companies and products", "TongjiFinLab/CFBenchmark", "CFBenchmark-basic/data/prompts.json", Extraction, 40, "prompt")
+	one("SLIMER, PileNER", "andrewzamai/SLIMER", "data/pileNER/5pos_5neg_perNE_top391NEs_TrueDef/validation.jsonl", Extraction, 40,
+		"instruction", "input")
+	one("Promptify", "promptslab/Promptify", "promptify/prompts/templates/prompts.json", Extraction, 24, "prompt")
+	one("InfiBench", "infi-coder/infibench-evaluation-harness", "bigcode_eval/infibench/batched_prompts/suite_v2.1.csv", Code, 60,
+		"content_prompt")
+	for _, language := range []string{"es", "ja", "ru"} {
+		one("CoNaLa, "+language, "zorazrw/multilingual-conala", "dataset/test/"+language+"_test.json", Code, 15, "intent")
 	}
-	for task, label := range map[string]string{"2_5": Extraction, "3_4": Reasoning, "3_5": Reasoning, "5_3": General, "5_4": General} {
-		one("LexEval, "+task, "CSHaitao/LexEval", "data/"+task+".json", label, 15, "instruction", "input")
-	}
-	legal := Source{Name: "LegalBench", Repository: "HazyResearch/legalbench", Path: "tasks/prompts.json",
-		Text: []string{"prompt"}, Category: "task", Most: 10}
-	byCategory(legal, Extraction, "definition_extraction|ssla_plaintiff|ssla_individual_defendants|ssla_company_defendants")
-	byCategory(legal, Reasoning, "diversity_1|diversity_2|diversity_3|diversity_4|diversity_5|diversity_6")
-	byCategory(Source{Name: "Evaluation of ChatGPT, ABSA", Repository: "FreedomIntelligence/Evaluation-of-ChatGPT-on-Information-Extraction",
-		Path: "4_ABSA/prompt/prompts.json", Text: []string{"prompt"}, Category: "task"}, Extraction, "AE|OE|AESC|Pair|Triplet")
-	one("ExtractGPT, OA-Mine", "wbsg-uni-mannheim/ExtractGPT", "prompts/prompts.json", Extraction, 40, "prompt")
-	for task := range strings.FieldsSeq("boolean_expressions multistep_arithmetic object_counting object_properties shuffled_objects " +
-		"spatial_reasoning temporal_sequence time_arithmetic web_of_lies zebra_puzzles boardgame_qa") {
-		add(Source{Name: "BBEH, " + task, Repository: "google-deepmind/bbeh", Path: "bbeh/benchmark_tasks/bbeh_" + task + "/task.json",
-			List: "examples", Text: []string{"input"}, Label: Reasoning, Most: 5})
-	}
-	one("GSM-Hard", "microsoft/ToRA", "src/data/gsm-hard/test.jsonl", Reasoning, 30, "input")
-	one("Odyssey-Math", "protagolabs/odyssey-math", "prompts.json", Reasoning, 40, "question")
-	one("InterCode, NL2Bash", "princeton-nlp/intercode", "data/nl2bash/nl2bash_fs_[1-4].json", Code, 40, "query")
-	one("CRUXEval, requests for its functions", "facebookresearch/cruxeval", "data/data_generating_prompt.jsonl", Code, 30, "text")
-	one("CodeFuse's evaluation, Pandas", "codefuse-ai/codefuse-evaluation",
-		"codefuseEval/data/codedatascience/CodeCompletion/Pandas/Pandas.jsonl", Code, 40, "prompt")
-	one("SQL-Eval", "defog-ai/sql-eval", "prompts/prompts.json", Code, 40, "prompt")
-	byCategory(Source{Name: "InstructionWild", Repository: "XueFuzhao/InstructionWild", Path: "data_v2/user_1.jsonl",
-		Text: []string{"instruction"}, Category: "instruction_type", Most: 40}, General, "Open QA|Chat|Brainstorming|Rewrite|Summarization")
-	one("medAlpaca, questions", "kbressem/medAlpaca", "medical_meadow_small.json", General, 40, "input")
+	one("MTPB", "salesforce/CodeGen", "codegen1/benchmark/mtpb.jsonl", Code, 40, "prompts")
+	one("Aider's exercises in Python", "Aider-AI/polyglot-benchmark", "python/prompts.json", Code, 40, "prompt")
+	one("reasoning-gym, gallery", "open-thought/reasoning-gym", "prompts.json", Reasoning, 60, "prompt")
+	one("KOR-Bench, logic, operations and puzzles", "KOR-Bench/KOR-Bench", "data/prompts.json", Reasoning, 40, "prompt")
+	one("TAL-SCQ5K", "math-eval/TAL-SCQ5K", "prompts.json", Reasoning, 40, "prompt")
+	one("lineage-bench", "fairydreaming/lineage-bench", "prompts.json", Reasoning, 16, "prompt")
 	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 
@@ -20,7 +19,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv if nil. azidentity reads the process's
+	// Getenv reads the environment (os.Getenv). azidentity reads the process's
 	// by itself.
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
@@ -44,9 +43,6 @@ type Source struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	// Any address is dialled: hosts are Azure's or the operator's own. A redirect
 	// is not followed: accounts send none, and it would leak the signature.
 	return &Source{o: o, clients: make(map[string]*containerAccess), endpoints: make(map[string]*endpointSupport),
@@ -116,7 +112,7 @@ func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAcc
 			return source.Plan{}, sdkError(ctx, p, a, "", err)
 		}
 		if page.Segment == nil {
-			return source.Plan{}, malformed(p, "", "the listing has no list of blobs")
+			return source.Plan{}, httpsource.Malformed(p, "", "the listing has no list of blobs")
 		}
 		for _, b := range page.Segment.BlobItems {
 			f, ok, err := fileOf(p, below, b)
@@ -143,11 +139,11 @@ func (s *Source) planFolder(ctx context.Context, p blobLocation, a *containerAcc
 // fileOf converts one item of a listing; ok is false for the marker of a folder.
 func fileOf(p blobLocation, below string, b *container.BlobItem) (f source.File, ok bool, err error) {
 	if b == nil || b.Name == nil || b.Properties == nil || b.Properties.ContentLength == nil || b.Properties.ETag == nil {
-		return f, false, malformed(p, "", "the listing has a blob without name, size or ETag")
+		return f, false, httpsource.Malformed(p, "", "the listing has a blob without name, size or ETag")
 	}
 	name, inside := strings.CutPrefix(*b.Name, below)
 	if !inside {
-		return f, false, malformed(p, "", "the listing has a blob that was not asked for")
+		return f, false, httpsource.Malformed(p, "", "the listing has a blob that was not asked for")
 	}
 	// Accounts with a hierarchical namespace list folders as empty blobs.
 	for k, v := range b.Metadata {
@@ -173,7 +169,7 @@ func (s *Source) planBlob(ctx context.Context, p blobLocation, a *containerAcces
 		return source.File{}, sdkError(ctx, p, a, "", err)
 	}
 	if r.ContentLength == nil || r.ETag == nil {
-		return source.File{}, malformed(p, "", "the blob has no size or no ETag")
+		return source.File{}, httpsource.Malformed(p, "", "the blob has no size or no ETag")
 	}
 	f := source.File{Size: *r.ContentLength, Version: httpsource.QuoteETag(string(*r.ETag)), Ref: refOf(p, key)}
 	if len(r.ContentMD5) == 16 {
@@ -196,10 +192,6 @@ func (s *Source) locateBlob(f source.File) (p blobLocation, name string, a *cont
 		prefix: strings.TrimSuffix(strings.TrimSuffix(part[3], f.Name), "/")}
 	a, err = s.accessTo(p)
 	return p, part[3], a, err
-}
-
-func malformed(p blobLocation, name, problem string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }
 
 func (l blobLocation) describe() string {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -113,7 +114,8 @@ func TestFileOf(t *testing.T) {
 			t.Errorf("%s: %+v, %v, %v", name, f, ok, err)
 		}
 	}
-	if _, err := New(Options{}).Read(t.Context(), source.File{Name: "x", Ref: "a|b|c"}, 0, 1); source.KindOf(err) != source.BadSource {
+	s := New(Options{Getenv: os.Getenv})
+	if _, err := s.Read(t.Context(), source.File{Name: "x", Ref: "a|b|c"}, 0, 1); source.KindOf(err) != source.BadSource {
 		t.Error(err)
 	}
 }

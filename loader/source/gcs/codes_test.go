@@ -3,6 +3,7 @@ package gcs
 import (
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 )
@@ -10,7 +11,7 @@ import (
 // TestRefusalsNameAWayOut: a bucket whose requester pays, and a request that is refused for its
 // form, say what helps.
 func TestRefusalsNameAWayOut(t *testing.T) {
-	s := New(Options{})
+	s := New(Options{Getenv: os.Getenv})
 	for reason, want := range map[string]string{
 		"userProjectMissing": "the bucket's requester pays",
 		"required":           "the bucket's requester pays",

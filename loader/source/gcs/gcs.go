@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
@@ -17,7 +16,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Identity sends the machine's identity to an emulator too.
 	Identity bool
@@ -34,9 +33,6 @@ type Source struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{endpoint: "https://storage.googleapis.com", http: httpsource.Client(httpsource.Options{})}
 	emulator := o.Getenv("STORAGE_EMULATOR_HOST")
 	if emulator != "" {
@@ -91,22 +87,17 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 	if s.configError != nil {
 		return s.configError
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"?"+query.Encode(), nil)
+	r, err := httpsource.Send(ctx, s.http, http.MethodGet, at+"?"+query.Encode(), p.String(), "", func(req *http.Request) error {
+		return s.authorize(req, p, s.tokens)
+	})
 	if err != nil {
-		return &source.Error{Kind: source.BadSource, Source: p.String(), Detail: "is not a valid address"}
-	}
-	if err := s.authorize(req, p, s.tokens); err != nil {
 		return err
-	}
-	r, err := s.http.Do(req)
-	if err != nil {
-		return httpsource.Network(ctx, p.String(), "", err)
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
 		return s.responseError(r, p, "")
 	}
-	return p.Decode(r, maxAnswer, json.Unmarshal, into, "the answer is not what the API gives")
+	return httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the answer is not what the API gives")
 }
 
 func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) error {
@@ -176,7 +167,7 @@ func fileOf(p bucketLocation, o object, also source.Globs) (source.File, error) 
 		return source.File{Name: o.Name}, nil // stands for a folder
 	}
 	if err != nil || size < 0 || o.Generation == "" || strings.Trim(o.Generation, "0123456789") != "" {
-		return source.File{}, p.Malformed(name, "the listing has no size or no generation for it")
+		return source.File{}, httpsource.Malformed(p, name, "the listing has no size or no generation for it")
 	}
 	f := source.File{Name: o.Name, Size: size, Version: o.Generation}
 	if err := httpsource.CheckEncoding(p.String(), name, o.ContentEncoding); err != nil && also.Includes(name) {
@@ -220,9 +211,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
-		_ = json.Unmarshal(raw, &body)
-	}
+	_ = json.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	reason := ""
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {

@@ -70,8 +70,9 @@ func ParseRef(scheme string, f source.File) (b Bucket, key string, err error) {
 	return Bucket{scheme, name, strings.TrimSuffix(strings.TrimSuffix(key, f.Name), "/")}, key, nil
 }
 
-func (b Bucket) Malformed(name, problem string) error {
-	return &source.Error{Kind: source.Malformed, Source: b.String(), File: name, Detail: problem}
+// Malformed is the error of an answer that is not what was asked for; name is the file's, or "".
+func Malformed(location fmt.Stringer, name, problem string) error {
+	return &source.Error{Kind: source.Malformed, Source: location.String(), File: name, Detail: problem}
 }
 
 // Bounds of a listing that is not of a model.
@@ -86,7 +87,7 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 	var plan source.Plan
 	for n, from := 0, ""; ; n++ {
 		if n == listPages {
-			return source.Plan{}, b.Malformed("", "the listing has no end")
+			return source.Plan{}, Malformed(b, "", "the listing has no end")
 		}
 		files, next, err := page(from)
 		if err != nil {
@@ -96,7 +97,7 @@ func (b Bucket) List(page func(from string) (files []source.File, next string, e
 			key := f.Name
 			name, below := strings.CutPrefix(key, b.Key(""))
 			if !below {
-				return source.Plan{}, b.Malformed("", "the listing has an object that was not asked for")
+				return source.Plan{}, Malformed(b, "", "the listing has an object that was not asked for")
 			}
 			if name == "" || strings.HasSuffix(name, "/") {
 				continue // the marker of a folder
@@ -141,19 +142,6 @@ func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*ht
 		return nil, Network(req.Context(), b.String(), name, err)
 	}
 	return r, nil
-}
-
-// Decode reads an answer of at most limit bytes into a value. unmarshal is that of its format,
-// and problem describes an answer which it refuses.
-func (b Bucket) Decode(r *http.Response, limit int64, unmarshal func([]byte, any) error, into any, problem string) error {
-	raw, err := ReadBody(r, limit, b.String())
-	if err != nil {
-		return err
-	}
-	if unmarshal(raw, into) != nil {
-		return b.Malformed("", problem)
-	}
-	return nil
 }
 
 // Exactly returns the first size bytes of r, and an error if there are fewer, so that

@@ -64,7 +64,9 @@ func Client(o Options) *http.Client {
 	case o.Dial != nil:
 		dial = o.Dial
 	case o.Trust != nil:
-		dial = o.Trust.dial(d)
+		dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return o.Trust.DialPublic(ctx, *d, network, addr)
+		}
 	}
 	t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)

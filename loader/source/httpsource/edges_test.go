@@ -326,13 +326,13 @@ func TestListings(t *testing.T) {
 	for size, want := range map[int]source.Kind{4: "", 5: source.Malformed} {
 		r, _ := answer(t.Context(), 200, bytes.NewReader(make([]byte, size)), -1)
 		var got []byte
-		err := b.Decode(r, 4, func(raw []byte, into any) error { got = raw; return nil }, nil, "odd")
+		err := Decode(r, 4, b.String(), func(raw []byte, into any) error { got = raw; return nil }, nil, "odd")
 		if source.KindOf(err) != want || want == "" && len(got) != size {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 	r, _ := answer(t.Context(), 200, strings.NewReader("x"), -1)
-	if err := b.Decode(r, 4, func([]byte, any) error { return failed }, nil, "is odd"); source.KindOf(err) != source.Malformed ||
+	if err := Decode(r, 4, b.String(), func([]byte, any) error { return failed }, nil, "is odd"); source.KindOf(err) != source.Malformed ||
 		!strings.Contains(err.Error(), "is odd") {
 		t.Error(err)
 	}

@@ -87,7 +87,11 @@ func (t *HostTrust) Trusts(u *url.URL) bool {
 		return true
 	}
 	a, err := netip.ParseAddr(u.Hostname())
-	return err == nil && slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a.Unmap().WithZone("")) })
+	return err == nil && t.trustsAddr(a.Unmap().WithZone(""))
+}
+
+func (t *HostTrust) trustsAddr(a netip.Addr) bool {
+	return slices.ContainsFunc(t.nets, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
 // refusedAddr is the error of a dial to an address that is not public.
@@ -99,61 +103,33 @@ func (r refusedAddr) Error() string {
 
 // checkAddr returns an error for an address that must not be dialled.
 func (t *HostTrust) checkAddr(a netip.Addr) error {
-	a = a.Unmap().WithZone("")
-	for _, n := range t.nets {
-		if n.Contains(a) {
-			return nil
-		}
+	if a = a.Unmap().WithZone(""); t.trustsAddr(a) || Public(a) {
+		return nil
 	}
-	if !Public(a) {
-		return refusedAddr{a}
-	}
-	return nil
+	return refusedAddr{a}
 }
 
-// dial checks every address at the moment of the dial, so that a name cannot resolve
-// to one address for the check and to another for the connection.
-func (t *HostTrust) dial(d *net.Dialer) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	guarded := *d
-	guarded.Control = func(network, address string, c syscall.RawConn) error {
-		ap, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return refusedAddr{}
-		}
-		if err := t.checkAddr(ap.Addr()); err != nil {
-			return err
-		}
-		return limitReceiveBuffer(network, address, c)
-	}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
-		}
-		if t.trustsHost(host, port) {
-			return d.DialContext(ctx, network, addr)
-		}
-		return guarded.DialContext(ctx, network, addr)
-	}
-}
-
-// DialPublic dials TCP by d. Every address is checked at the moment of the dial, unless
-// the operator trusts the host.
-func (t *HostTrust) DialPublic(ctx context.Context, d net.Dialer, addr string) (net.Conn, error) {
+// DialPublic dials by d. Unless the operator trusts the host, every address is checked at the
+// moment of the dial, so that a name cannot resolve to one address for the check and to another
+// for the connection.
+func (t *HostTrust) DialPublic(ctx context.Context, d net.Dialer, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
-	if !t.trustsHost(host, port) {
-		d.Control = func(_, address string, _ syscall.RawConn) error {
+	if control := d.Control; !t.trustsHost(host, port) {
+		d.Control = func(network, address string, c syscall.RawConn) error {
 			ap, err := netip.ParseAddrPort(address)
 			if err != nil {
 				return refusedAddr{}
 			}
-			return t.checkAddr(ap.Addr())
+			if err := t.checkAddr(ap.Addr()); err != nil || control == nil {
+				return err
+			}
+			return control(network, address, c)
 		}
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	return d.DialContext(ctx, network, addr)
 }
 
 // DialLoopback dials TCP by d, at addresses of this machine alone.

@@ -423,10 +423,10 @@ func TestDials(t *testing.T) {
 	none := func(string) string { return "" }
 	for name, dial := range map[string]func(addr string) (net.Conn, error){
 		"public": func(addr string) (net.Conn, error) {
-			return NewHostTrust(none).DialPublic(t.Context(), net.Dialer{}, addr)
+			return NewHostTrust(none).DialPublic(t.Context(), net.Dialer{}, "tcp", addr)
 		},
 		"trusted": func(addr string) (net.Conn, error) {
-			return NewHostTrust(none, addr).DialPublic(t.Context(), net.Dialer{}, addr)
+			return NewHostTrust(none, addr).DialPublic(t.Context(), net.Dialer{}, "tcp", addr)
 		},
 		"loopback": func(addr string) (net.Conn, error) { return DialLoopback(t.Context(), net.Dialer{}, addr) },
 	} {

@@ -45,27 +45,43 @@ type RangeRequest struct {
 // Range sends a request for a range, and returns the body if the answer is the requested
 // one.
 func Range(ctx context.Context, c *http.Client, a RangeRequest) (io.ReadCloser, *http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL, nil)
+	r, err := Send(ctx, c, http.MethodGet, a.URL, a.Source, a.File.Name, func(req *http.Request) error {
+		maps.Copy(req.Header, a.Header)
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
+		req.Header.Set("Accept-Encoding", "identity")
+		if a.ETag != "" {
+			req.Header.Set("If-Match", a.ETag)
+		}
+		if a.Sign != nil {
+			return a.Sign(req)
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, nil, &source.Error{Kind: source.BadSource, Source: a.Source, File: a.File.Name, Detail: "is not a valid address"}
+		return nil, nil, err
 	}
-	maps.Copy(req.Header, a.Header)
-	req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", a.Offset, a.Offset+a.Length-1))
-	req.Header.Set("Accept-Encoding", "identity")
-	if a.ETag != "" {
-		req.Header.Set("If-Match", a.ETag)
+	body, err := ResponseBody(r, a)
+	return body, r, err
+}
+
+// Send sends a request without a body, once complete, which may be nil, has added its headers.
+// location and file are for errors.
+func Send(ctx context.Context, c *http.Client, method, url, location, file string, complete func(*http.Request) error) (*http.Response,
+	error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, &source.Error{Kind: source.BadSource, Source: location, File: file, Detail: "is not a valid address"}
 	}
-	if a.Sign != nil {
-		if err := a.Sign(req); err != nil {
-			return nil, nil, err
+	if complete != nil {
+		if err := complete(req); err != nil {
+			return nil, err
 		}
 	}
 	r, err := c.Do(req)
 	if err != nil {
-		return nil, nil, Network(ctx, a.Source, a.File.Name, err)
+		return nil, Network(ctx, location, file, err)
 	}
-	body, err := ResponseBody(r, a)
-	return body, r, err
+	return r, nil
 }
 
 // ResponseBody returns the body of an answer if it is the requested one; otherwise it
@@ -304,6 +320,19 @@ func ReadBody(r *http.Response, limit int64, location string) ([]byte, error) {
 		return nil, &source.Error{Kind: source.Malformed, Source: location, Detail: fmt.Sprintf("the answer is longer than %d bytes", limit)}
 	}
 	return b, nil
+}
+
+// Decode reads an answer of at most limit bytes into a value. unmarshal is that of its format,
+// and problem describes an answer which it refuses.
+func Decode(r *http.Response, limit int64, location string, unmarshal func([]byte, any) error, into any, problem string) error {
+	raw, err := ReadBody(r, limit, location)
+	if err != nil {
+		return err
+	}
+	if unmarshal(raw, into) != nil {
+		return &source.Error{Kind: source.Malformed, Source: location, Detail: problem}
+	}
+	return nil
 }
 
 // CheckEncoding returns an error for a file whose Content-Encoding, a list separated by

@@ -2,6 +2,7 @@ package huggingface
 
 import (
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 )
@@ -9,7 +10,7 @@ import (
 // TestRefusalsNameAWayOut: a repository that the hub has disabled is not called private, and too
 // many requests without a token ask for one.
 func TestRefusalsNameAWayOut(t *testing.T) {
-	s := New(Options{})
+	s := New(Options{Getenv: os.Getenv})
 	for _, c := range []struct {
 		status      int
 		code, token string

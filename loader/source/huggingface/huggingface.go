@@ -26,7 +26,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
@@ -51,9 +51,6 @@ type cdnAddress struct {
 
 // New returns a source; nothing is read or dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
@@ -129,7 +126,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, err
 		}
 		if commit = info.SHA; !isCommit(commit) {
-			return source.Plan{}, malformed(p, "", "the hub names no commit for the revision")
+			return source.Plan{}, httpsource.Malformed(p, "", "the hub names no commit for the revision")
 		}
 	}
 	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) },
@@ -149,7 +146,7 @@ func (s *Source) planTree(ctx context.Context, p repoLocation, api, commit, toke
 	var plan source.Plan
 	for page := 0; next != ""; page++ {
 		if page == maxPages {
-			return source.Plan{}, malformed(p, "", "the listing has no end")
+			return source.Plan{}, httpsource.Malformed(p, "", "the listing has no end")
 		}
 		var list []treeEntry
 		more, err := s.getJSON(ctx, p, next, token, &list)
@@ -190,13 +187,13 @@ func fileOf(p repoLocation, commit, folder string, e treeEntry) (source.File, er
 		name, below = strings.CutPrefix(e.Path, folder+"/")
 	}
 	if !below || e.OID == "" {
-		return source.File{}, malformed(p, "", "the listing has a file that was not asked for")
+		return source.File{}, httpsource.Malformed(p, "", "the listing has a file that was not asked for")
 	}
 	f := source.File{Name: name, Size: e.Size, Version: e.OID, Ref: strings.Join([]string{p.org, p.repo, commit, e.Path}, "|")}
 	if e.LFS != nil {
 		f.Size, f.SHA256, f.Version = e.LFS.Size, strings.TrimPrefix(strings.ToLower(e.LFS.OID), "sha256:"), e.LFS.OID
 		if len(f.SHA256) != 64 || strings.Trim(f.SHA256, "0123456789abcdef") != "" {
-			return source.File{}, malformed(p, name, "the hub gives no sha256 for it")
+			return source.File{}, httpsource.Malformed(p, name, "the hub gives no sha256 for it")
 		}
 	}
 	return f, nil
@@ -212,12 +209,8 @@ func (s *Source) getJSON(ctx context.Context, p repoLocation, at, token string, 
 	if r.StatusCode != http.StatusOK {
 		return "", s.responseError(r, p, "", token)
 	}
-	raw, err := httpsource.ReadBody(r, maxAnswer, p.String())
-	if err != nil {
+	if err := httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the hub's answer is not what its API gives"); err != nil {
 		return "", err
-	}
-	if json.Unmarshal(raw, into) != nil {
-		return "", malformed(p, "", "the hub's answer is not what its API gives")
 	}
 	return s.nextPage(p, r.Header.Get("Link"))
 }
@@ -237,7 +230,7 @@ func (s *Source) nextPage(p repoLocation, header string) (string, error) {
 	}
 	u, err := base.Parse(m[1])
 	if err != nil || !s.isHub(u) {
-		return "", malformed(p, "", "the listing goes on at another host")
+		return "", httpsource.Malformed(p, "", "the listing goes on at another host")
 	}
 	return u.String(), nil
 }
@@ -252,7 +245,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 	for range maxHops {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 		if err != nil {
-			return nil, malformed(p, name, "the hub leads to something that is no address")
+			return nil, httpsource.Malformed(p, name, "the hub leads to something that is no address")
 		}
 		maps.Copy(req.Header, header)
 		req.Header.Set("Accept-Encoding", "identity")
@@ -269,7 +262,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 		to, err := r.Location()
 		if err != nil {
 			httpsource.Drain(r)
-			return nil, malformed(p, name, "the hub redirects to nowhere")
+			return nil, httpsource.Malformed(p, name, "the hub redirects to nowhere")
 		}
 		if !s.isHub(to) {
 			return r, nil
@@ -340,7 +333,7 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	}
 	if size := r.Header.Get("X-Linked-Size"); size != "" && size != strconv.FormatInt(f.Size, 10) {
 		httpsource.Drain(r)
-		return nil, "", malformed(p, f.Name, "the hub gives another size than its listing")
+		return nil, "", httpsource.Malformed(p, f.Name, "the hub gives another size than its listing")
 	}
 	if r.StatusCode/100 != 3 {
 		if r.StatusCode/100 != 2 {
@@ -353,7 +346,7 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	to, err := r.Location()
 	httpsource.Drain(r)
 	if err != nil || to.User != nil || to.Scheme != "https" && !strings.HasPrefix(s.endpoint, "http://") {
-		return nil, "", malformed(p, f.Name, "the hub redirects to something that is not https")
+		return nil, "", httpsource.Malformed(p, f.Name, "the hub redirects to something that is not https")
 	}
 	return nil, to.String(), nil
 }
@@ -420,8 +413,4 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "check HF_ENDPOINT, and what is between this machine and the hub"
 	}
 	return e
-}
-
-func malformed(p repoLocation, name, problem string) error {
-	return &source.Error{Kind: source.Malformed, Source: p.String(), File: name, Detail: problem}
 }

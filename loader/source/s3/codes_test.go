@@ -3,6 +3,7 @@ package s3
 import (
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 // TestRefusalsNameAWayOut: each refusal of a bucket says what helps, by its code where that
 // says more than the status.
 func TestRefusalsNameAWayOut(t *testing.T) {
-	s := New(Options{})
+	s := New(Options{Getenv: os.Getenv})
 	for _, c := range []struct {
 		status int
 		code   string

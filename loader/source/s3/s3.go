@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -25,7 +24,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv if nil. The library reads profiles and
+	// Getenv reads the environment (os.Getenv). The library reads profiles and
 	// roles from the process by itself.
 	Getenv func(string) string
 }
@@ -46,9 +45,6 @@ type Source struct {
 // New returns a source. It reads the region and the endpoint of the profile in AWS_PROFILE;
 // nothing is dialled before the source is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
 	region, endpoint := readProfile(o.Getenv)
 	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), region, "us-east-1")
@@ -234,21 +230,29 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 		if from != "" {
 			query.Set("continuation-token", from)
 		}
+		r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
+		if err != nil {
+			return nil, "", err
+		}
+		defer httpsource.Drain(r)
+		if r.StatusCode != http.StatusOK {
+			return nil, "", s.responseError(r, p, "")
+		}
 		var list listing
-		if err := s.list(ctx, p, query, &list); err != nil {
+		if err := httpsource.Decode(r, maxAnswer, p.String(), xml.Unmarshal, &list,
+			"the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site"); err != nil {
 			return nil, "", err
 		}
 		files := make([]source.File, 0, len(list.Contents))
 		for _, o := range list.Contents {
 			key := o.Key
 			if list.EncodingType == "url" {
-				var err error
 				if key, err = url.QueryUnescape(o.Key); err != nil {
-					return nil, "", p.Malformed("", "the listing has a key that cannot be read")
+					return nil, "", httpsource.Malformed(p, "", "the listing has a key that cannot be read")
 				}
 			}
 			if o.ETag == "" {
-				return nil, "", p.Malformed("", "the listing has an object without ETag")
+				return nil, "", httpsource.Malformed(p, "", "the listing has an object without ETag")
 			}
 			files = append(files, source.File{Name: key, Size: o.Size, Version: httpsource.QuoteETag(o.ETag)})
 		}
@@ -267,18 +271,6 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 	return plan, s.digests(ctx, p, plan.Files)
 }
 
-func (s *Source) list(ctx context.Context, p bucketLocation, query url.Values, into *listing) error {
-	r, err := s.do(ctx, p, http.MethodGet, "", query, nil)
-	if err != nil {
-		return err
-	}
-	defer httpsource.Drain(r)
-	if r.StatusCode != http.StatusOK {
-		return s.responseError(r, p, "")
-	}
-	return p.Decode(r, maxAnswer, xml.Unmarshal, into, "the listing is not what S3 gives: AWS_ENDPOINT_URL may name a console or a web site")
-}
-
 // single returns one object, but for its name.
 func (s *Source) single(ctx context.Context, p bucketLocation, key string) (source.File, error) {
 	r, err := s.head(ctx, p, key)
@@ -289,7 +281,7 @@ func (s *Source) single(ctx context.Context, p bucketLocation, key string) (sour
 		return source.File{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
-		return source.File{}, p.Malformed("", "the object has no size or no ETag")
+		return source.File{}, httpsource.Malformed(p, "", "the object has no size or no ETag")
 	}
 	f := source.File{Size: r.ContentLength, Version: httpsource.QuoteETag(r.Header.Get("ETag")), Ref: p.Ref(key)}
 	s.digest(&f, r.Header)
@@ -387,9 +379,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	var body struct {
 		Code string `xml:"Code"`
 	}
-	if raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10)); err == nil {
-		_ = xml.Unmarshal(raw, &body)
-	}
+	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {

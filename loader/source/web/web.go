@@ -3,13 +3,11 @@ package web
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -21,7 +19,7 @@ import (
 )
 
 type Options struct {
-	// Getenv reads the environment; os.Getenv when nil.
+	// Getenv reads the environment (os.Getenv).
 	Getenv func(string) string
 	// Roots that certificates are checked against; the system's when nil.
 	Roots *x509.CertPool
@@ -35,9 +33,6 @@ type Source struct {
 
 // New returns a source; nothing is dialled before it is used.
 func New(o Options) *Source {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
-	}
 	t := httpsource.NewHostTrust(o.Getenv)
 	return &Source{trust: t, http: httpsource.Client(httpsource.Options{Trust: t, Follow: true, Roots: o.Roots})}
 }
@@ -69,10 +64,7 @@ func (s *Source) parse(location string) (*url.URL, error) {
 		}
 	}
 	if err := s.trust.CheckURL(u); err != nil {
-		if e, ok := errors.AsType[*source.Error](err); ok {
-			e.Source = location
-		}
-		return nil, err
+		return nil, source.WithSource(err, location)
 	}
 	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
 	return u, nil
@@ -214,18 +206,12 @@ func (s *Source) headAll(ctx context.Context, location string, u *url.URL, files
 }
 
 func (s *Source) send(ctx context.Context, location, method string, u *url.URL, fields http.Header) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: "is not a valid address"}
-	}
-	maps.Copy(req.Header, fields)
-	req.Header.Set("Accept-Encoding", "identity")
-	req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
-	r, err := s.http.Do(req)
-	if err != nil {
-		return nil, httpsource.Network(ctx, location, "", err)
-	}
-	return r, nil
+	return httpsource.Send(ctx, s.http, method, u.String(), location, "", func(req *http.Request) error {
+		maps.Copy(req.Header, fields)
+		req.Header.Set("Accept-Encoding", "identity")
+		req.Header.Set("Accept", "application/json, text/html;q=0.9, */*;q=0.8")
+		return nil
+	})
 }
 
 const modifiedPrefix = "modified:"

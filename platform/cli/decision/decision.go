@@ -25,32 +25,23 @@ func ReadBody(in io.Reader, file string, args []string) ([]byte, error) {
 	switch {
 	case (file == "") == (len(args) == 0):
 		return nil, kit.Usage(`thaw route "TEXT", or thaw route -f request.json`, "either a text or a file is needed")
-	case file == "-":
-		return readBounded(in)
 	case file != "":
-		f, err := os.Open(file)
-		if errors.Is(err, os.ErrNotExist) {
+		b, err := kit.ReadBounded(in, file, maxBody)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + file}
-		}
-		if err != nil {
+		case err != nil:
 			return nil, &kit.Error{What: "the request cannot be read", Err: err}
+		case len(b) > maxBody:
+			return nil, kit.Usage("a request is at most 32 MiB", "the request is too large")
 		}
-		defer f.Close()
-		return readBounded(f)
+		return b, nil
 	}
 	type message struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	}
 	return json.Marshal(map[string]any{"messages": []message{{"user", args[0]}}})
-}
-
-func readBounded(r io.Reader) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxBody+1))
-	if err == nil && len(b) > maxBody {
-		return nil, kit.Usage("a request is at most 32 MiB", "the request is too large")
-	}
-	return b, err
 }
 
 // Print prints a decision of the Router of this name.

@@ -134,8 +134,8 @@ func (d doctor) examine(ctx context.Context, folder string) []finding {
 		add("memory", statusOK, "", "%s of %s free", free.Human(), total.Human())
 	}
 
-	if n, err := kit.OpenFiles(); err != nil {
-		add("open files", statusWarn, "", "not known: %v", err)
+	if n := hostinfo.MaxFiles(); n == 0 {
+		add("open files", statusWarn, "", "not known")
 	} else if n < minOpenFiles {
 		add("open files", statusWarn, "ulimit -n 65536", "at most %d: too few for many held requests", n)
 	} else {
@@ -239,12 +239,13 @@ func (d doctor) examineData(add adder) {
 			add("admin token", statusFail, "chmod 600 "+filepath.Join(dir, "admin-token"), "others can read it")
 		}
 	}
-	if free, err := kit.FreeDisk(at); err != nil {
+	free, err := hostinfo.FreeDisk(at)
+	if text := functions.Bytes(free).Human(); err != nil {
 		add("disk", statusWarn, "", "not known: %v", err)
 	} else if free < minDisk {
-		add("disk", statusWarn, "the store keeps checkpoints there", "%s free at %s", free.Human(), at)
+		add("disk", statusWarn, "the store keeps checkpoints there", "%s free at %s", text, at)
 	} else {
-		add("disk", statusOK, "", "%s free at %s", free.Human(), at)
+		add("disk", statusOK, "", "%s free at %s", text, at)
 	}
 }
 
@@ -315,7 +316,7 @@ func (d doctor) examineServer(ctx context.Context, add adder) {
 	} else if began.Year() < 2026 {
 		add("clock", statusFail, "set it", "it says %s", began.Format(time.DateOnly))
 	}
-	nodes, err := cl.Nodes(ctx)
+	nodes, err := api.GetItems[api.Node](ctx, cl, "/api/v1/nodes")
 	if err != nil {
 		e := d.WithHint(cl, err)
 		var hint string

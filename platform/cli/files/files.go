@@ -31,9 +31,12 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 	var problems, empty catalog.Problems
 	allNamed := true
 	for _, f := range files {
-		data, err := readFile(stdin, &f)
+		data, err := kit.ReadBounded(stdin, f, catalog.MaxFile)
 		if err != nil {
 			return nil, nil, err
+		}
+		if f == fromStdin {
+			f = "stdin"
 		}
 		got, named, err := reader.Survey(f, data)
 		if p, bad := errors.AsType[catalog.Problems](err); bad {
@@ -55,15 +58,6 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 		return nil, nil, problems
 	}
 	return docs, append(empty, targets...), nil
-}
-
-// readFile reads a file; stdin gets its name for people in place of -.
-func readFile(stdin io.Reader, file *string) ([]byte, error) {
-	if *file != fromStdin {
-		return kit.ReadBounded(*file)
-	}
-	*file = "stdin"
-	return io.ReadAll(io.LimitReader(stdin, catalog.MaxFile+1))
 }
 
 // fromStdin stands for standard input among paths.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // CheckFUSE is nil where this process may mount a folder whose files are still
@@ -16,17 +16,10 @@ func CheckFUSE() error {
 		return fmt.Errorf("/dev/fuse: %w", RootCause(err))
 	}
 	f.Close()
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return RootCause(err)
-	}
-	_, rest, _ := strings.Cut(string(b), "CapEff:")
-	line, _, _ := strings.Cut(rest, "\n")
-	caps, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
-	if err != nil || caps&(1<<capSysAdmin) == 0 {
+	var caps [2]unix.CapUserData
+	err = unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+	if err != nil || caps[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
 		return errors.New("it takes CAP_SYS_ADMIN to mount, which this user has not")
 	}
 	return nil
 }
-
-const capSysAdmin = 21

@@ -153,9 +153,6 @@ func (f *flagValue) Type() string {
 	return "string"
 }
 
-// IsBoolFlag allows --leave-engines without a value.
-func (f *flagValue) IsBoolFlag() bool { return f.s.value.Kind() == reflect.Bool }
-
 // RegisterFlags makes flags of the settings of *config.
 func RegisterFlags(fs *pflag.FlagSet, config any) {
 	for _, s := range Settings(config) {
@@ -187,7 +184,7 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 		origin[s.Name] = "default"
 	}
 	if file != "" {
-		data, err := ReadBounded(file)
+		data, err := ReadBounded(nil, file, maxConfig)
 		if err != nil {
 			return nil, err
 		}
@@ -258,13 +255,17 @@ func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) 
 // maxConfig bounds a file of settings.
 const maxConfig = 1 << 20
 
-func ReadBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+// ReadBounded reads a file, or where path is - and in is not nil in, up to one byte more than most.
+func ReadBounded(in io.Reader, path string, most int64) ([]byte, error) {
+	if path != "-" || in == nil {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxConfig+1))
+	return io.ReadAll(io.LimitReader(in, most+1))
 }
 
 // ExampleFile is a file with every setting, commented.

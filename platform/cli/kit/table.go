@@ -34,9 +34,11 @@ func WideCol[T any](head string, cell func(T) string) Column[T] {
 type Kind[T any] struct {
 	Word    string // kind in JSON and before a name
 	Path    string // of its list in the API
+	Query   string // of it where the list is not watched, with its ?
 	Columns []Column[T]
 	Name    func(T) string
-	Keep    func(T) bool // which of the list are of this kind; nil: all
+	Owner   func(T) string // the function, TEAM/NAME, or the team that an item belongs to; nil: to none
+	Keep    func(T) bool   // which of the list are of this kind; nil: all
 }
 
 // Document is what -o json and yaml print: versioned, because programs read it.

@@ -44,7 +44,7 @@ func Functions() kit.Kind[api.Function] {
 		kit.Col("SOURCE", func(f api.Function) string { return f.Source }),
 		kit.WideCol("FROM", func(f api.Function) string { return f.Origin }),
 		kit.WideCol("PROBLEM", func(f api.Function) string { return f.Problem }),
-	}, Name: func(f api.Function) string { return f.Name }}
+	}, Name: func(f api.Function) string { return f.Name }, Owner: func(f api.Function) string { return f.Team }}
 }
 
 func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
@@ -80,7 +80,7 @@ func Replicas(term *kit.Terminal) kit.Kind[functions.Replica] {
 		kit.WideCol("START", func(r functions.Replica) string { return r.Start }),
 		kit.WideCol("ADAPTERS", func(r functions.Replica) string { return strings.Join(r.Adapters, ",") }),
 		kit.WideCol("ERROR", func(r functions.Replica) string { return r.Error }),
-	}, Name: func(r functions.Replica) string { return r.ID }}
+	}, Name: func(r functions.Replica) string { return r.ID }, Owner: func(r functions.Replica) string { return r.Function }}
 }
 
 func Nodes(term *kit.Terminal) kit.Kind[api.Node] {
@@ -173,11 +173,11 @@ func Teams() kit.Kind[api.Team] {
 		kit.WideCol("EVICTED OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsInflicted, 10) }),
 		kit.WideCol("EVICTED BY OTHERS", func(t api.Team) string { return strconv.FormatUint(t.EvictionsSuffered, 10) }),
 		kit.WideCol("COLD STARTS LEFT", func(t api.Team) string { return limitLeft(t.ColdStarts, t.Limits.ColdStartsPerHour) }),
-	}, Name: func(t api.Team) string { return t.Name }}
+	}, Name: func(t api.Team) string { return t.Name }, Owner: func(t api.Team) string { return t.Name }}
 }
 
 func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
-	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Columns: []kit.Column[api.ColdStart]{
+	return kit.Kind[api.ColdStart]{Word: "ColdStart", Path: "/api/v1/coldstarts", Query: "?limit=1000", Columns: []kit.Column[api.ColdStart]{
 		kit.Col("ID", func(t api.ColdStart) string { return t.ID }),
 		kit.Col("NAME", func(t api.ColdStart) string { return ShortName(t.Function) }),
 		kit.Col("STATE", func(t api.ColdStart) string { return t.State.Word() }),
@@ -197,7 +197,7 @@ func ColdStarts(term *kit.Terminal) kit.Kind[api.ColdStart] {
 		kit.Col("NODE", func(t api.ColdStart) string { return t.Node }),
 		kit.Col("BEGAN", func(t api.ColdStart) string { return term.Since(t.Began) + " ago" }),
 		kit.WideCol("ERROR", func(t api.ColdStart) string { return t.Error }),
-	}, Name: func(t api.ColdStart) string { return t.ID }}
+	}, Name: func(t api.ColdStart) string { return t.ID }, Owner: func(t api.ColdStart) string { return t.Function }}
 }
 
 func Events(term *kit.Terminal) kit.Kind[functions.Event] {
@@ -210,11 +210,12 @@ func Events(term *kit.Terminal) kit.Kind[functions.Event] {
 		kit.Col("FOR", func(e functions.Event) string { return ShortName(e.For) }),
 		kit.Col("MESSAGE", func(e functions.Event) string { return e.Message }),
 		kit.WideCol("REPLICA", func(e functions.Event) string { return e.Replica }),
-	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) }}
+	}, Name: func(e functions.Event) string { return strconv.FormatUint(e.Seq, 10) },
+		Owner: func(e functions.Event) string { return e.Function }}
 }
 
 func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
-	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Columns: []kit.Column[functions.JoinedAgent]{
+	return kit.Kind[functions.JoinedAgent]{Word: "Agent", Path: "/api/v1/agents", Columns: []kit.Column[functions.JoinedAgent]{
 		kit.Col("NAME", func(a functions.JoinedAgent) string { return a.ID }),
 		kit.Col("KEY", func(a functions.JoinedAgent) string { return a.Key[:min(12, len(a.Key))] }),
 		kit.Col("JOINED", func(a functions.JoinedAgent) string { return term.Since(a.Joined) + " ago" }),
@@ -222,7 +223,7 @@ func Agents(term *kit.Terminal) kit.Kind[functions.JoinedAgent] {
 }
 
 func Keys(term *kit.Terminal) kit.Kind[auth.Key] {
-	return kit.Kind[auth.Key]{Word: "Key", Columns: []kit.Column[auth.Key]{
+	return kit.Kind[auth.Key]{Word: "Key", Path: "/api/v1/keys", Columns: []kit.Column[auth.Key]{
 		kit.Col("ID", func(k auth.Key) string { return k.ID }),
 		kit.Col("TEAM", func(k auth.Key) string { return k.Team }),
 		kit.Col("NAME", func(k auth.Key) string { return k.Name }),

@@ -66,7 +66,6 @@ type demandWatcher struct {
 	fetch          func(ctx context.Context, address string) (io.ReadCloser, error)
 	report         func(namespace, revision string, active, queued int)
 	foreignChanged func(types.NamespacedName) // foreignRoutes changed for the revision
-	now            func() time.Time
 
 	foreignRoutes atomic.Pointer[map[types.NamespacedName]string] // revision → class of the Ingress that routes to it
 	unreadable    atomic.Bool                                     // there are activators, and none serves metrics
@@ -208,7 +207,7 @@ func (w *demandWatcher) sampleAll(ctx context.Context) map[types.NamespacedName]
 	}
 	wg.Wait()
 
-	now := w.now()
+	now := time.Now()
 	there := make(map[string]bool, len(addresses))
 	good := 0
 	for i, a := range addresses {

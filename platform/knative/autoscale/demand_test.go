@@ -164,7 +164,7 @@ func has(t *testing.T) *knativeActivators {
 			defer k.mu.Unlock()
 			k.woken = append(k.woken, key.String())
 		},
-		now: time.Now, samples: map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
+		samples: map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
 	return k
 }

@@ -26,7 +26,6 @@ const eventRepeat = 5 * time.Minute
 // ones and limits their rate.
 type events struct {
 	recorder record.EventRecorder
-	now      func() time.Time
 
 	mu   sync.Mutex
 	last map[types.NamespacedName]lastReported
@@ -47,7 +46,7 @@ func (e *events) recordScale(pa *v1alpha1.PodAutoscaler, s Scale) {
 	key := types.NamespacedName{Namespace: pa.Namespace, Name: pa.Name}
 	e.mu.Lock()
 	before, known := e.last[key]
-	next, lines := compareScale(before, known, s, e.now())
+	next, lines := compareScale(before, known, s, time.Now())
 	next.unseen = before.unseen
 	e.last[key] = next
 	e.mu.Unlock()

@@ -41,6 +41,7 @@ import (
 	scaling "knative.dev/serving/pkg/reconciler/autoscaling"
 
 	"github.com/thaw-dev/thaw/platform/knative"
+	"github.com/thaw-dev/thaw/platform/knative/slim"
 )
 
 const (
@@ -63,12 +64,9 @@ type Options struct {
 	PodAutoscalers painformers.PodAutoscalerInformer
 	Ingresses      ingressinformers.IngressInformer
 
-	// Transform drops what is not read from the objects of Run's own informers; may be nil.
-	Transform cache.TransformFunc
-
 	// Demand is called when the requests for a revision in Knative's own activators
 	// change, also to 0: forwarded to a replica, and waiting for one. It must return at
-	// once. nil: not polled.
+	// once.
 	Demand func(namespace, revision string, active, queued int)
 }
 
@@ -185,12 +183,12 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	told := &events{
 		recorder: broadcaster.NewRecorder(kinds.Scheme, corev1.EventSource{Component: component}),
-		now:      time.Now, last: map[types.NamespacedName]lastReported{},
+		last:     map[types.NamespacedName]lastReported{},
 	}
 
-	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(r.o.Transform))
+	nets := netinformers.NewSharedInformerFactoryWithOptions(c.networking, Resync, netinformers.WithTransform(slim.Object))
 	endpoints := informers.NewSharedInformerFactoryWithOptions(c.kube, Resync, informers.WithNamespace(r.o.System),
-		informers.WithTransform(r.o.Transform),
+		informers.WithTransform(slim.Object),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = discoveryv1.LabelServiceName + "=" + activatorService
 		}))
@@ -227,13 +225,11 @@ func (r *Reconciler) run(ctx context.Context, c clients) error {
 	}
 	r.now.Store(&running{queue: impl, list: r.o.PodAutoscalers.Lister(), events: told})
 	defer r.now.Store(nil)
-	if r.o.Demand != nil {
-		transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1,
-			IdleConnTimeout: time.Minute}
-		defer transport.CloseIdleConnections()
-		watcher.fetch = pageFetcher(&http.Client{Transport: transport})
-		wg.Go(func() { watcher.poll(ctx) })
-	}
+	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: pageTimeout}).DialContext, MaxIdleConnsPerHost: 1,
+		IdleConnTimeout: time.Minute}
+	defer transport.CloseIdleConnections()
+	watcher.fetch = pageFetcher(&http.Client{Transport: transport})
+	wg.Go(func() { watcher.poll(ctx) })
 	return impl.Run(log)
 }
 
@@ -253,7 +249,6 @@ func (r *Reconciler) newDemandWatcher(endpoints discoverylist.EndpointSliceListe
 		anyOurs:        func() bool { return slices.ContainsFunc(pas.Informer().GetStore().List(), r.isOurs) },
 		report:         r.o.Demand,
 		foreignChanged: changed,
-		now:            time.Now,
 		samples:        map[string]activatorSample{}, reported: map[types.NamespacedName]demand{},
 	}
 }
@@ -282,8 +277,6 @@ func (r *Reconciler) addHandlers(skss cache.SharedIndexInformer, impl *controlle
 	add(r.o.PodAutoscalers.Informer(), cache.FilteringResourceEventHandler{FilterFunc: r.isOurs, Handler: controller.HandleAll(impl.Enqueue)})
 	add(skss, cache.FilteringResourceEventHandler{FilterFunc: reconciler.ChainFilterFuncs(r.isOurs, owned),
 		Handler: controller.HandleAll(impl.EnqueueControllerOf)})
-	if r.o.Demand != nil {
-		add(r.o.Ingresses.Informer(), controller.HandleAll(func(any) { watcher.updateForeign() }))
-	}
+	add(r.o.Ingresses.Informer(), controller.HandleAll(func(any) { watcher.updateForeign() }))
 	return synced, remove, err
 }

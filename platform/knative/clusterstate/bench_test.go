@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -21,8 +20,7 @@ import (
 func manyNodes(nodes, revisions int) *State {
 	f := New(Options{
 		Epoch: 1, Life: "x", Log: slog.New(slog.DiscardHandler), Now: time.Now,
-		SendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {}, Probe: func(Probe) {},
-		ForceDelete: func(string, string, types.UID) {},
+		SendHeartbeat: func(functions.Heartbeat, orchestrator.Node) {},
 	})
 	for i := range nodes {
 		f.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}, Status: corev1.NodeStatus{
@@ -62,8 +60,8 @@ func BenchmarkFleet(b *testing.B) {
 		b.Run(name+"change", func(b *testing.B) {
 			for b.Loop() {
 				f.mu.Lock()
-				f.markNode("n0")
-				f.dueScales[functions.Name{Team: "a", Name: "m0-00001"}] = true
+				f.due.markNode("n0")
+				f.due.scales[functions.Name{Team: "a", Name: "m0-00001"}] = true
 				f.mu.Unlock()
 				f.SendHeartbeats(false)
 				f.outdatedScales(false)

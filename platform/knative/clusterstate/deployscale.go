@@ -12,16 +12,16 @@ import (
 // desired is the number of pods that each revision needs; absent means 0. mu must be held.
 func (s *State) desired() map[*revisionState]int {
 	out := map[*revisionState]int{}
-	for _, w := range s.replicas {
+	for _, w := range s.bindings.replicas {
 		if !w.ending && (w.pod == nil || !w.pod.terminating) {
 			out[w.rev]++
 		}
 	}
 	now := s.o.Now()
-	for _, p := range s.pods {
+	for _, p := range s.bindings.pods {
 		// An unscheduled pod that no replica waits for becomes a replica once it has a
 		// node.
-		if p.rev != nil && p.replica == nil && p.node == "" && !p.terminating && !p.ended && now.Sub(p.created) < unschedulable {
+		if p.rev != nil && p.replica == nil && p.node == "" && p.active() && now.Sub(p.created) < unschedulable {
 			out[p.rev]++
 		}
 	}
@@ -39,24 +39,18 @@ func (s *State) desired() map[*revisionState]int {
 // engine has exited and creates no other. mu must be held.
 func (s *State) holdForTermination(desired map[*revisionState]int) {
 	leave := map[*revisionState]int{}
-	for _, w := range s.replicas {
-		if w.ending && w.pod != nil && !w.pod.terminating && !w.pod.ended {
+	for _, w := range s.bindings.replicas {
+		if w.ending && w.pod != nil && w.pod.active() {
 			leave[w.rev]++
 		}
 	}
 	for r, k := range leave {
-		have := 0
-		for _, p := range s.pods {
-			if p.rev == r && !p.terminating && !p.ended {
-				have++
-			}
-		}
 		size := r.written
 		if size < 0 {
 			size = r.observed
 		}
-		// k of the existing or Requested pods must go.
-		desired[r] = min(desired[r], max(0, max(size, have)-k))
+		// k of the existing or requested pods must go.
+		desired[r] = min(desired[r], max(0, max(size, s.bindings.pods.count(r))-k))
 	}
 }
 
@@ -64,7 +58,7 @@ func (s *State) holdForTermination(desired map[*revisionState]int) {
 func (s *State) outdatedScales(all bool) []*revisionState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !all && len(s.dueScales) == 0 {
+	if !all && len(s.due.scales) == 0 {
 		return nil
 	}
 	var out []*revisionState
@@ -90,11 +84,11 @@ func (s *State) outdatedScales(all bool) []*revisionState {
 			look(r)
 		}
 	} else {
-		for name := range s.dueScales {
+		for name := range s.due.scales {
 			look(s.revisions[name])
 		}
 	}
-	clear(s.dueScales)
+	clear(s.due.scales)
 	return out
 }
 
@@ -152,7 +146,7 @@ func (s *State) ReplicaCounts(name functions.Name) (desired, actual, ready int) 
 		return 0, 0, 0
 	}
 	now := s.o.Now()
-	for _, w := range s.replicas {
+	for _, w := range s.bindings.replicas {
 		if w.rev != r {
 			continue
 		}
@@ -163,7 +157,7 @@ func (s *State) ReplicaCounts(name functions.Name) (desired, actual, ready int) 
 			continue
 		}
 		actual++
-		if s.replicaStatus(w, now).State == functions.Ready {
+		if w.status(s.bindings.pods, now).State == functions.Ready {
 			ready++
 		}
 	}

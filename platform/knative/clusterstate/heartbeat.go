@@ -26,15 +26,15 @@ func (s *State) SendHeartbeats(all bool) {
 	}
 	var on *nodeIndex
 	for name, n := range s.nodes {
-		if n.nodeFacts == nil || !n.ready || !s.dirtyNodes[name] && now.Sub(n.sentAt) < 2*time.Second {
+		if n.nodeFacts == nil || !n.ready || !s.due.nodes[name] && now.Sub(n.sentAt) < 2*time.Second {
 			continue
 		}
 		if on == nil {
-			on = s.indexNodes()
+			on = s.bindings.indexNodes()
 		}
 		beats = append(beats, beat{s.heartbeat(n, on, now), n})
 	}
-	clear(s.dirtyNodes)
+	clear(s.due.nodes)
 	s.mu.Unlock()
 	for _, b := range beats {
 		s.o.SendHeartbeat(b.hb, b.n)
@@ -47,43 +47,35 @@ func (s *State) expireLost(now time.Time) {
 		before := len(r.lost)
 		r.lost = slices.DeleteFunc(r.lost, func(t time.Time) bool { return now.Sub(t) >= replacementWait })
 		if len(r.lost) != before {
-			s.dueScales[r.name] = true
+			s.due.scales[r.name] = true
 		}
 	}
-	for _, w := range s.replicas {
+	for _, w := range s.bindings.replicas {
 		if w.pod == nil || w.pod.timeChangesState(now) {
-			s.dirtyNodes[w.node] = true
+			s.due.nodes[w.node] = true
 		}
 	}
 }
 
 // nodeIndex is what runs on each node, gathered once per round.
 type nodeIndex struct {
-	replicas map[string][]*replica // in the order of ids
-	foreign  map[string]foreignUsage
+	replicas map[string][]*replica          // in the order of ids
+	foreign  map[string]functions.Resources // of pods that are no replicas
 }
 
-// foreignUsage is what pods that are no replicas occupy on a node.
-type foreignUsage struct {
-	memory functions.Bytes
-	cpu    functions.CPU
-	gpus   int
-	pods   int
-}
-
-// indexNodes gathers all nodes. mu must be held.
-func (s *State) indexNodes() *nodeIndex {
-	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]foreignUsage{}}
-	for _, id := range slices.Sorted(maps.Keys(s.replicas)) {
-		w := s.replicas[id]
+// indexNodes gathers all nodes.
+func (b *bindings) indexNodes() *nodeIndex {
+	x := &nodeIndex{replicas: map[string][]*replica{}, foreign: map[string]functions.Resources{}}
+	for _, id := range slices.Sorted(maps.Keys(b.replicas)) {
+		w := b.replicas[id]
 		x.replicas[w.node] = append(x.replicas[w.node], w)
 	}
-	for _, p := range s.pods {
+	for _, p := range b.pods {
 		// Includes a pod of ours that is no longer a replica and still exists.
 		if p.replica == nil && p.node != "" && !p.ended {
-			b := x.foreign[p.node]
-			b.memory, b.cpu, b.gpus, b.pods = b.memory+p.memory, b.cpu+p.cpu, b.gpus+p.gpus, b.pods+1
-			x.foreign[p.node] = b
+			sum, own := x.foreign[p.node], p.requests
+			x.foreign[p.node] = functions.Resources{GPUs: sum.GPUs + own.GPUs, Memory: sum.Memory + own.Memory, CPU: sum.CPU + own.CPU,
+				Pods: sum.Pods + 1}
 		}
 	}
 	return x
@@ -100,7 +92,7 @@ func (s *State) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heart
 	}
 	held := map[int]bool{}
 	for _, w := range on.replicas[n.name] {
-		st := s.replicaStatus(w, now)
+		st := w.status(s.bindings.pods, now)
 		if st.State == functions.Downloading || st.State == functions.Loading {
 			hb.State = functions.NodeLoading
 		}
@@ -109,15 +101,15 @@ func (s *State) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heart
 		}
 		hb.Models = append(hb.Models, st)
 	}
-	strangers := on.foreign[n.name]
-	hb.Memory.Total = max(hb.Memory.Total-strangers.memory, 0)
-	hb.GPUs = n.gpuList(held, strangers.gpus)
+	foreign := on.foreign[n.name]
+	hb.Memory.Total = max(hb.Memory.Total-foreign.Memory, 0)
+	hb.GPUs = n.gpuList(held, foreign.GPUs)
 	// 0 would mean unknown, so 1 stands for nothing left.
 	if n.cpu > 0 {
-		hb.CPU = max(n.cpu-strangers.cpu, 1)
+		hb.CPU = max(n.cpu-foreign.CPU, 1)
 	}
 	if n.pods > 0 {
-		if hb.Pods = n.pods - strangers.pods; hb.Pods <= 0 {
+		if hb.Pods = n.pods - foreign.Pods; hb.Pods <= 0 {
 			hb.Pods = -1
 		}
 	}

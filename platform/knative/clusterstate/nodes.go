@@ -39,25 +39,10 @@ func (s *State) SetNode(k *corev1.Node) {
 	was := n.nodeFacts
 	n.nodeFacts = readNodeFacts(k)
 	if n.cordoned && (was == nil || !was.cordoned) {
-		s.dropPlacements(n.name)
+		s.bindings.dropPlaced(n.name)
 	}
 	if !reflect.DeepEqual(was, n.nodeFacts) {
-		s.markNode(k.Name)
-	}
-}
-
-// dropPlacements drops the replicas placed on a node whose pod is not there yet; the
-// orchestrator places them again. Such a pod stays unbound. mu must be held.
-func (s *State) dropPlacements(node string) {
-	for id, w := range s.replicas {
-		if w.node == node && !w.ending && (w.pod == nil || w.pod.node == "") {
-			if w.pod != nil {
-				w.pod.replica = nil
-			}
-			delete(s.replicas, id)
-			s.dueScales[w.rev.name] = true
-			s.markNode(node)
-		}
+		s.due.markNode(k.Name)
 	}
 }
 
@@ -82,7 +67,7 @@ func (s *State) OnHeartbeat(name string, hb functions.Heartbeat) (peerChanged bo
 		was = n.reported.PeerURL
 	}
 	n.reported, n.connected = &hb, true
-	s.markNode(name)
+	s.due.markNode(name)
 	return was != hb.PeerURL
 }
 
@@ -91,7 +76,7 @@ func (s *State) SetConnected(name string, is bool) {
 	defer s.mu.Unlock()
 	if n := s.nodes[name]; n != nil {
 		n.connected = is
-		s.markNode(name)
+		s.due.markNode(name)
 	}
 }
 
@@ -119,7 +104,7 @@ func (s *State) PreferredNode(name functions.Name) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var next *replica
-	for _, w := range s.replicas {
+	for _, w := range s.bindings.replicas {
 		if w.rev.name == name && w.pod == nil && !w.ending && (next == nil || w.plannedAt.Before(next.plannedAt)) {
 			next = w
 		}
@@ -140,13 +125,13 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 		f.mu.Unlock()
 		return functions.LoadReply{}, fmt.Errorf("revision %s is gone", name)
 	}
-	w := f.replicas[req.ID]
+	w := f.bindings.replicas[req.ID]
 	if w == nil {
 		w = &replica{id: req.ID, rev: r, node: n.name, gpus: req.GPUs, plannedAt: f.o.Now()}
-		f.replicas[req.ID] = w
-		f.bindFree(w)
+		f.bindings.replicas[req.ID] = w
+		f.bindings.bindFree(w)
 	}
-	f.markNode(w.node)
+	f.due.markNode(w.node)
 	f.mu.Unlock()
 	// The download can start before the pod is scheduled.
 	if req.Spec.Source != "" {
@@ -155,7 +140,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 	if err := f.writeScaleAsLeader(ctx, r); err != nil {
 		f.mu.Lock()
 		if w.pod == nil {
-			delete(f.replicas, req.ID)
+			delete(f.bindings.replicas, req.ID)
 		}
 		f.mu.Unlock()
 		return functions.LoadReply{}, err
@@ -167,7 +152,7 @@ func (n *node) Load(ctx context.Context, req functions.LoadRequest) (functions.L
 func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	f := n.cluster
 	f.mu.Lock()
-	w := f.replicas[req.ID]
+	w := f.bindings.replicas[req.ID]
 	if w == nil {
 		f.mu.Unlock()
 		return nil
@@ -180,17 +165,15 @@ func (n *node) Unload(ctx context.Context, req functions.UnloadRequest) error {
 	first := !w.ending
 	w.ending = true
 	if p == nil {
-		delete(f.replicas, req.ID)
+		delete(f.bindings.replicas, req.ID)
 	} else if p.ended {
-		f.unbind(p)
+		f.bindings.unbind(p)
 	}
-	others := 0
-	for _, x := range f.pods {
-		if x.rev == r && x != p && !x.terminating && !x.ended {
-			others++
-		}
+	others := f.bindings.pods.count(r)
+	if p != nil && p.rev == r && p.active() {
+		others--
 	}
-	f.markNode(w.node)
+	f.due.markNode(w.node)
 	var at, pod, namespace string
 	if p != nil {
 		at, pod, namespace = p.node, p.name, p.namespace
@@ -273,8 +256,8 @@ func (s *State) Stores() map[string]Store {
 			out[name] = Store{Connected: n.connected, Cached: n.reported.Cached}
 		}
 	}
-	for _, p := range s.pods {
-		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && !p.terminating && !p.ended {
+	for _, p := range s.bindings.pods {
+		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && p.active() {
 			h.Ready = append(h.Ready, p.rev.name)
 			out[p.node] = h
 		}

@@ -28,9 +28,7 @@ type pod struct {
 	rev                *revisionState // nil: a foreign pod
 	replica            *replica       // nil: not bound
 	node, ip           string
-	gpus               int
-	memory             functions.Bytes
-	cpu                functions.CPU
+	requests           functions.Resources
 	created            time.Time
 	terminating        bool
 	ended              bool // its containers have ended; it occupies nothing
@@ -43,6 +41,22 @@ type pod struct {
 	startedAt, readyAt time.Time // first report of the shim, or start of the container; first time READY
 	reported           *functions.ReplicaStatus
 	shimGone           bool // its shim has disconnected
+}
+
+// active reports whether the pod starts or runs.
+func (p *pod) active() bool { return !p.terminating && !p.ended }
+
+// podSet are pods by their UID.
+type podSet map[types.UID]*pod
+
+// count counts the active pods of a revision.
+func (s podSet) count(r *revisionState) (n int) {
+	for _, p := range s {
+		if p.rev == r && p.active() {
+			n++
+		}
+	}
+	return n
 }
 
 // timeChangesState reports whether the state of a pod's replica may change by time alone.
@@ -61,10 +75,10 @@ func (p *pod) spawned() bool {
 func (s *State) SetPod(k *corev1.Pod) {
 	p, hurry, ask := s.recordPod(k)
 	if ask {
-		s.o.Probe(Probe{uid: p.uid, ip: p.ip})
+		s.probes.add(probe{uid: p.uid, ip: p.ip})
 	}
 	if hurry {
-		s.forceDelete(p)
+		s.o.Writer.ForceDelete(p.namespace, p.name, p.uid)
 	}
 	s.notifyRevision(p)
 }
@@ -73,13 +87,13 @@ func (s *State) SetPod(k *corev1.Pod) {
 func (s *State) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p = s.pods[k.UID]
+	p = s.bindings.pods[k.UID]
 	if p == nil {
 		p = &pod{uid: k.UID, namespace: k.Namespace, name: k.Name, created: k.CreationTimestamp.Time}
 		if r := k.Labels[serving.RevisionLabelKey]; r != "" {
 			p.revisionName = functions.Name{Team: k.Namespace, Name: r}
 		}
-		s.pods[k.UID] = p
+		s.bindings.pods[k.UID] = p
 	}
 	p.rev = s.revisions[p.revisionName]
 	before := p.node
@@ -91,21 +105,21 @@ func (s *State) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 	}
 	switch {
 	case p.ended && p.replica != nil && (p.terminating || p.replica.ending):
-		s.unbind(p)
+		s.bindings.unbind(p)
 	case p.replica != nil && p.node != before:
-		s.moveReplica(p.replica)
+		s.bindings.move(p.replica)
 	default:
-		s.bind(p)
+		s.bindings.bind(p)
 	}
 	if w := p.replica; w != nil {
-		s.markNode(w.node)
+		s.due.markNode(w.node)
 		if p.terminating && !was.terminating {
-			s.dueScales[w.rev.name] = true // its Deployment may grow again
+			s.due.scales[w.rev.name] = true // its Deployment may grow again
 		}
 	} else {
-		s.markNode(p.node)
+		s.due.markNode(p.node)
 	}
-	hurry = s.mayForceDelete(p)
+	hurry = p.mayForceDelete()
 	if p.rev != nil && !p.rev.shim && p.running && p.ip != "" && !p.probing && !p.terminating {
 		p.probing, ask = true, true
 	}
@@ -113,8 +127,8 @@ func (s *State) recordPod(k *corev1.Pod) (p *pod, hurry, ask bool) {
 }
 
 // mayForceDelete reports, once per pod, that it is terminating and its engine has exited,
-// so only Knative's proxy still runs in it. mu must be held.
-func (s *State) mayForceDelete(p *pod) bool {
+// so only Knative's proxy still runs in it, which would hold its GPUs for half a minute.
+func (p *pod) mayForceDelete() bool {
 	r := p.rev
 	if p.replica != nil {
 		r = p.replica.rev // the revision may be dropped while its pods still exist
@@ -128,7 +142,7 @@ func (s *State) mayForceDelete(p *pod) bool {
 
 func (s *State) DropPod(uid types.UID) {
 	s.mu.Lock()
-	p := s.pods[uid]
+	p := s.bindings.pods[uid]
 	if p == nil {
 		s.mu.Unlock()
 		return
@@ -136,23 +150,11 @@ func (s *State) DropPod(uid types.UID) {
 	if p.replica != nil && !p.replica.ending && !p.terminating {
 		p.replica.rev.lost = append(p.replica.rev.lost, s.o.Now())
 	}
-	delete(s.pods, uid)
-	s.unbind(p)
-	s.markNode(p.node)
+	delete(s.bindings.pods, uid)
+	s.bindings.unbind(p)
+	s.due.markNode(p.node)
 	s.mu.Unlock()
 	s.notifyRevision(p)
-}
-
-// unbind removes the replica of a pod. mu must be held.
-func (s *State) unbind(p *pod) {
-	w := p.replica
-	if w == nil {
-		return
-	}
-	p.replica = nil
-	delete(s.replicas, w.id)
-	s.dueScales[w.rev.name] = true
-	s.markNode(w.node)
 }
 
 func (s *State) notifyRevision(p *pod) {
@@ -161,24 +163,24 @@ func (s *State) notifyRevision(p *pod) {
 	}
 }
 
-// OnProbeSuccess records that a pod without the shim answers.
-func (s *State) OnProbeSuccess(uid types.UID) {
+// onProbeSuccess records that a pod without the shim answers.
+func (s *State) onProbeSuccess(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.pods[uid]; p != nil {
+	if p := s.bindings.pods[uid]; p != nil {
 		p.probed = true
 		if p.replica != nil {
-			s.markNode(p.replica.node)
+			s.due.markNode(p.replica.node)
 		}
 	}
 }
 
-// NeedsProbe reports whether a pod is still to be probed.
-func (s *State) NeedsProbe(uid types.UID) bool {
+// needsProbe reports whether a pod is still to be probed.
+func (s *State) needsProbe(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.pods[uid]
-	return p != nil && !p.terminating && !p.ended && !p.probed
+	p := s.bindings.pods[uid]
+	return p != nil && p.active() && !p.probed
 }
 
 // OnPodStatus records the status of pods as their shims report it through the node's
@@ -188,14 +190,14 @@ func (s *State) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
 	var over []*pod
 	defer func() {
 		for _, p := range over {
-			s.forceDelete(p)
+			s.o.Writer.ForceDelete(p.namespace, p.name, p.uid)
 		}
 	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range pods {
 		report := &pods[i]
-		p := s.pods[types.UID(report.UID)]
+		p := s.bindings.pods[types.UID(report.UID)]
 		if p == nil || p.node != "" && p.node != node {
 			continue // not observed yet; the shim reports again in 2 s
 		}
@@ -209,15 +211,15 @@ func (s *State) OnPodStatus(node string, whole bool, pods []controlstream.Pod) {
 			if p.node == "" { // the loader knows the node before the API server reports it
 				p.node = node
 				if p.replica != nil {
-					s.moveReplica(p.replica)
+					s.bindings.move(p.replica)
 				}
 			}
-			s.bind(p)
+			s.bindings.bind(p)
 		}
 		if p.replica != nil {
-			s.markNode(p.replica.node)
+			s.due.markNode(p.replica.node)
 		}
-		if s.mayForceDelete(p) {
+		if p.mayForceDelete() {
 			over = append(over, p)
 		}
 	}
@@ -232,8 +234,7 @@ func (p *pod) update(k *corev1.Pod, now time.Time) {
 	p.ip = cmp.Or(k.Status.PodIP, p.ip)
 	p.terminating = k.DeletionTimestamp != nil
 	p.ended = k.Status.Phase == corev1.PodSucceeded || k.Status.Phase == corev1.PodFailed
-	res := PodResources(&k.Spec)
-	p.gpus, p.memory, p.cpu = res.GPUs, res.Memory, res.CPU
+	p.requests = PodResources(&k.Spec)
 	p.ready, p.running, p.problem = false, false, ""
 	unscheduled := ""
 	for _, c := range k.Status.Conditions {
@@ -360,12 +361,5 @@ func LastLine(s string) string {
 	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
 		s = s[i+1:]
 	}
-	if len(s) > 500 {
-		s = s[:500] + "…"
-	}
-	return s
+	return functions.Shorten(s, 500)
 }
-
-// forceDelete removes a pod whose engine has exited. Knative's proxy in it would hold the
-// pod's GPUs for another half minute.
-func (s *State) forceDelete(p *pod) { s.o.ForceDelete(p.namespace, p.name, p.uid) }

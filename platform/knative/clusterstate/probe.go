@@ -13,41 +13,42 @@ import (
 	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
+// probe is a pod without the shim that is to be probed.
+type probe struct {
+	uid types.UID
+	ip  string
+}
+
 // prober probes pods without the shim: their queue-proxy answers a probe once the
 // container does. Kubernetes would report it one or two seconds later.
-type Prober struct {
+type prober struct {
 	client  *http.Client
 	onReady func(types.UID)
 	needed  func(types.UID) bool
-	queue   chan Probe
-	every   time.Duration
-	url     func(ip string) string
+	queue   chan probe
 }
 
-func NewProber(ready func(types.UID), alive func(types.UID) bool) *Prober {
-	return &Prober{
-		onReady: ready, needed: alive, queue: make(chan Probe, 4096), every: 20 * time.Millisecond,
-		client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
-		url:    func(ip string) string { return "http://" + net.JoinHostPort(ip, strconv.Itoa(queueProxy)) + "/" },
-	}
+func newProber(ready func(types.UID), needed func(types.UID) bool) *prober {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return &prober{client: client, onReady: ready, needed: needed, queue: make(chan probe, 4096)}
 }
 
-// Add starts probing a pod. It does not block.
-func (p *Prober) Add(x Probe) {
+// add starts probing a pod. It does not block.
+func (p *prober) add(x probe) {
 	select {
 	case p.queue <- x:
 	default: // full: Kubernetes reports readiness
 	}
 }
 
-// Run probes until ctx ends.
-func (p *Prober) Run(ctx context.Context) error {
+// run probes until ctx ends.
+func (p *prober) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case x := <-p.queue:
 			all.Go(func() { p.probeUntilReady(ctx, x) })
 		}
@@ -56,8 +57,8 @@ func (p *Prober) Run(ctx context.Context) error {
 
 // probeUntilReady probes one pod with growing pauses until it answers or is no longer
 // needed.
-func (p *Prober) probeUntilReady(ctx context.Context, x Probe) {
-	wait := p.every
+func (p *prober) probeUntilReady(ctx context.Context, x probe) {
+	wait := 20 * time.Millisecond
 	for p.needed(x.uid) {
 		if p.probeOnce(ctx, x.ip) {
 			p.onReady(x.uid)
@@ -70,8 +71,8 @@ func (p *Prober) probeUntilReady(ctx context.Context, x Probe) {
 	}
 }
 
-func (p *Prober) probeOnce(ctx context.Context, ip string) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url(ip), nil)
+func (p *prober) probeOnce(ctx context.Context, ip string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(ip, strconv.Itoa(queueProxy))+"/", nil)
 	if err != nil {
 		return false
 	}

@@ -20,24 +20,24 @@ const unschedulable = 15 * time.Second
 // shim before Kubernetes' condition counts: the node's loader may be away.
 const shimSilence = 3 * time.Second
 
-// replicaStatus is a replica as reported to the orchestrator. mu must be held.
-func (s *State) replicaStatus(w *replica, now time.Time) functions.ReplicaStatus {
-	st := s.replicaState(w, now)
-	st.ID, st.Team, st.Model, st.GPUs = w.id, w.rev.name.Team, w.rev.name.Name, w.gpus
-	if w.lastStatus.State != st.State {
-		w.stateSince = now
+// status is the replica as reported to the orchestrator; pods are those of the cluster.
+func (r *replica) status(pods podSet, now time.Time) functions.ReplicaStatus {
+	st := r.state(pods, now)
+	st.ID, st.Team, st.Model, st.GPUs = r.id, r.rev.name.Team, r.rev.name.Name, r.gpus
+	if r.lastStatus.State != st.State {
+		r.stateSince = now
 	}
-	if p := w.pod; p != nil {
-		if p.startedAt.IsZero() && p.running && !w.rev.shim {
+	if p := r.pod; p != nil {
+		if p.startedAt.IsZero() && p.running && !r.rev.shim {
 			p.startedAt = now
 		}
 		if p.readyAt.IsZero() && st.State == functions.Ready {
 			p.readyAt = now
 		}
 	}
-	st.Phases = w.phases(st.Phases, now)
-	w.lastStatus = st
-	st.Since = now.Sub(w.stateSince).Milliseconds()
+	st.Phases = r.phases(st.Phases, now)
+	r.lastStatus = st
+	st.Since = now.Sub(r.stateSince).Milliseconds()
 	return st
 }
 
@@ -72,24 +72,24 @@ func (r *replica) phases(reported []functions.Span, now time.Time) []functions.S
 	return out
 }
 
-// replicaState derives a replica's state. The shim's report counts first; Kubernetes'
+// state derives the replica's state. The shim's report counts first; Kubernetes'
 // status counts without one, or when the pod is ending.
-func (s *State) replicaState(w *replica, now time.Time) functions.ReplicaStatus {
-	p := w.pod
+func (r *replica) state(pods podSet, now time.Time) functions.ReplicaStatus {
+	p := r.pod
 	st := functions.ReplicaStatus{State: functions.Downloading, Percent: -1}
 	failed := func(why string) functions.ReplicaStatus {
 		st.State, st.Error = functions.Failed, why
 		return st
 	}
 	switch {
-	case w.ending || p != nil && p.terminating:
+	case r.ending || p != nil && p.terminating:
 		if p != nil && p.reported != nil {
 			st = *p.reported
 		}
 		st.State, st.Error = functions.Draining, ""
 		return st
-	case p == nil && w.rev.refusal != "" && now.Sub(w.rev.refusedAt) > time.Second:
-		return failed(w.rev.refusal)
+	case p == nil && r.rev.refusal != "" && now.Sub(r.rev.refusedAt) > time.Second:
+		return failed(r.rev.refusal)
 	case p == nil:
 		return st
 	case p.problem != "":
@@ -107,16 +107,13 @@ func (s *State) replicaState(w *replica, now time.Time) functions.ReplicaStatus 
 			st.State = functions.Draining
 		}
 		if st.Endpoint != "" {
-			if st.Endpoint = s.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
+			if st.Endpoint = pods.endpoint(p, st.Endpoint); st.Endpoint == "" && st.State == functions.Ready {
 				st.State = functions.Loading
 			}
 		}
 		return st
-	case !w.rev.shim && (p.probed || p.ready) && p.ip != "":
-		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
-		return st
-	case w.rev.shim && p.ready && p.ip != "" && now.Sub(w.plannedAt) > shimSilence:
-		// No loader reports the pod, and Kubernetes' probe succeeded.
+	case p.ip != "" && (!r.rev.shim && (p.probed || p.ready) || r.rev.shim && p.ready && now.Sub(r.plannedAt) > shimSilence):
+		// It has no shim, or no loader reports the pod and Kubernetes' probe succeeded.
 		st.State, st.Endpoint = functions.Ready, "http://"+net.JoinHostPort(p.ip, strconv.Itoa(queueProxy))
 		return st
 	case p.running:
@@ -128,8 +125,8 @@ func (s *State) replicaState(w *replica, now time.Time) functions.ReplicaStatus 
 
 // endpoint is the URL for requests to a pod. The shim reports the port. The address is
 // Kubernetes'; before that is known, the shim's, unless another pod has it: a pod could
-// otherwise direct activators to engines that only they may reach. mu must be held.
-func (s *State) endpoint(p *pod, reportedURL string) string {
+// otherwise direct activators to engines that only they may reach.
+func (s podSet) endpoint(p *pod, reportedURL string) string {
 	u, err := url.Parse(reportedURL)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return ""
@@ -141,7 +138,7 @@ func (s *State) endpoint(p *pod, reportedURL string) string {
 	if ip == nil || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() {
 		return ""
 	}
-	for _, other := range s.pods {
+	for _, other := range s {
 		if other != p && other.ip != "" && ip.Equal(net.ParseIP(other.ip)) && !other.ended {
 			return ""
 		}
@@ -159,9 +156,9 @@ func (s *State) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica
 	if r == nil || !r.shim {
 		return nil
 	}
-	for _, w := range s.replicas {
+	for _, w := range s.bindings.replicas {
 		p := w.pod
-		if w.rev != r || w.ending || p == nil || p.terminating || p.ended || p.problem != "" || p.reported == nil || p.shimGone {
+		if w.rev != r || w.ending || p == nil || !p.active() || p.problem != "" || p.reported == nil || p.shimGone {
 			continue
 		}
 		if of.HasReplica(w.id) {
@@ -171,7 +168,7 @@ func (s *State) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica
 		switch state := p.reported.State; {
 		case state == functions.Ready && !w.published, // the orchestrator may learn it a moment later
 			state == functions.Downloading, state == functions.Loading:
-			if at := s.endpoint(p, p.reported.Endpoint); at != "" {
+			if at := s.bindings.pods.endpoint(p, p.reported.Endpoint); at != "" {
 				out = append(out, snapshot.Replica{ID: w.id, Endpoint: at})
 			}
 		}

@@ -22,8 +22,9 @@ type Writer interface {
 	// DeleteFirst makes a pod the first that is deleted when its Deployment is scaled
 	// down.
 	DeleteFirst(ctx context.Context, namespace, pod string) error
-	// ForceDelete removes a terminating pod whose engine has already exited.
-	ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error
+	// ForceDelete queues the removal of a terminating pod whose engine has already exited,
+	// and returns at once.
+	ForceDelete(namespace, pod string, uid types.UID)
 }
 
 // State holds the nodes of the cluster as nodes of the orchestrator, and pods as
@@ -33,15 +34,14 @@ type Writer interface {
 type State struct {
 	o Options
 
+	probes *prober
+	due    *dueWork // wakes Run
+
 	mu          sync.Mutex
 	nodes       map[string]*node
-	pods        map[types.UID]*pod
+	bindings    bindings
 	revisions   map[functions.Name]*revisionState
-	replicas    map[string]*replica
-	dirtyNodes  map[string]bool // nodes whose heartbeat is due at once
-	dueScales   map[functions.Name]bool
 	constraints map[string]*podConstraints // by what pods require of a node
-	wakeup      newest.Signal              // wakes Run
 }
 
 // Options are what a State reports to and how it changes the cluster.
@@ -53,15 +53,7 @@ type Options struct {
 	Writer        Writer
 	Log           *slog.Logger
 	Now           func() time.Time
-	Probe         func(p Probe) // probes a pod without the shim until it answers or is gone
 	Changed       func(functions.Name)
-	ForceDelete   func(namespace, pod string, uid types.UID) // queues Writer.ForceDelete and returns at once
-}
-
-// Probe is a pod without the shim that is to be probed.
-type Probe struct {
-	uid types.UID
-	ip  string
 }
 
 // revisionState is one revision of class thaw.dev.
@@ -105,26 +97,28 @@ type replica struct {
 
 // New makes an empty state.
 func New(o Options) *State {
-	return &State{
-		o: o, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, revisions: map[functions.Name]*revisionState{},
-		replicas:   map[string]*replica{},
-		dirtyNodes: map[string]bool{}, dueScales: map[functions.Name]bool{}, constraints: map[string]*podConstraints{},
-		wakeup: newest.NewSignal(),
+	due := &dueWork{nodes: map[string]bool{}, scales: map[functions.Name]bool{}, wakeup: newest.NewSignal()}
+	s := &State{
+		o: o, due: due, bindings: bindings{now: o.Now, pods: podSet{}, replicas: map[string]*replica{}, due: due},
+		nodes: map[string]*node{}, revisions: map[functions.Name]*revisionState{}, constraints: map[string]*podConstraints{},
 	}
+	s.probes = newProber(s.onProbeSuccess, s.needsProbe)
+	return s
 }
 
-// Run sends heartbeats and writes scales until ctx ends.
+// Run sends heartbeats, writes scales and probes pods without the shim until ctx ends.
 func (s *State) Run(ctx context.Context) error {
 	t := time.NewTicker(500 * time.Millisecond)
 	defer t.Stop()
 	var writing sync.WaitGroup
 	defer writing.Wait()
+	writing.Go(func() { s.probes.run(ctx) })
 	for {
 		all := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.wakeup:
+		case <-s.due.wakeup:
 		case <-t.C:
 			all = true
 		}
@@ -141,14 +135,6 @@ func (s *State) Run(ctx context.Context) error {
 	}
 }
 
-// markNode makes the heartbeat of a node due. mu must be held.
-func (s *State) markNode(node string) {
-	if node != "" {
-		s.dirtyNodes[node] = true
-	}
-	s.wakeup.Set()
-}
-
 func (s *State) SetRevision(name functions.Name, target string, shim bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,10 +142,10 @@ func (s *State) SetRevision(name functions.Name, target string, shim bool) {
 	if r == nil {
 		r = &revisionState{name: name, written: -1, observed: -1}
 		s.revisions[name] = r
-		for _, p := range s.pods {
+		for _, p := range s.bindings.pods {
 			if p.revisionName == name && p.rev == nil {
 				p.rev = r
-				s.bind(p)
+				s.bindings.bind(p)
 			}
 		}
 	}
@@ -180,7 +166,7 @@ func (s *State) Require(name functions.Name, pod functions.Pod) {
 		k = &podConstraints{requires: requires, pod: pod}
 		s.constraints[requires] = k
 		for node := range s.nodes {
-			s.markNode(node) // each node reports anew whether it satisfies them
+			s.due.markNode(node) // each node reports anew whether it satisfies them
 		}
 	}
 	k.revisions++
@@ -208,10 +194,10 @@ func (s *State) DropRevision(name functions.Name) {
 	}
 	delete(s.revisions, name)
 	s.dropConstraints(r)
-	for id, w := range s.replicas {
+	for id, w := range s.bindings.replicas {
 		if w.rev == r && w.pod == nil {
-			delete(s.replicas, id)
-			s.markNode(w.node)
+			delete(s.bindings.replicas, id)
+			s.due.markNode(w.node)
 		}
 	}
 }
@@ -227,9 +213,9 @@ func (s *State) SetDeployment(name functions.Name, replicas int, refuse string) 
 	}
 	if refuse != r.refusal {
 		r.refusal, r.refusedAt = refuse, s.o.Now()
-		for _, w := range s.replicas {
+		for _, w := range s.bindings.replicas {
 			if w.rev == r {
-				s.markNode(w.node)
+				s.due.markNode(w.node)
 			}
 		}
 	}
@@ -238,8 +224,8 @@ func (s *State) SetDeployment(name functions.Name, replicas int, refuse string) 
 	}
 	if r.observed != replicas {
 		r.observed = replicas
-		s.dueScales[name] = true
-		s.wakeup.Set()
+		s.due.scales[name] = true
+		s.due.wakeup.Set()
 	}
 }
 
@@ -247,8 +233,8 @@ func (s *State) SetDeployment(name functions.Name, replicas int, refuse string) 
 func (s *State) AllPodsReported() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.pods {
-		if p.rev != nil && p.rev.shim && p.running && !p.terminating && !p.ended && p.reported == nil {
+	for _, p := range s.bindings.pods {
+		if p.rev != nil && p.rev.shim && p.running && p.active() && p.reported == nil {
 			return false
 		}
 	}

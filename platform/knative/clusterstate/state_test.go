@@ -42,7 +42,6 @@ type stage struct {
 	least  []string
 	hurry  []string
 	tells  []controlstream.Update
-	probes []Probe
 	beats  map[string]functions.Heartbeat
 	refuse error
 }
@@ -76,7 +75,7 @@ func (s *stage) DeleteFirst(_ context.Context, ns, pod string) error {
 	return nil
 }
 
-func (s *stage) ForceDelete(context.Context, string, string, types.UID) error { return nil }
+func (s *stage) ForceDelete(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) }
 
 var web = functions.Name{Team: "a", Name: "web-00001"}
 
@@ -86,9 +85,7 @@ func newTestCluster(t *testing.T, shim bool) *stage {
 		Epoch: 7, Life: "x", Log: slog.New(slog.DiscardHandler), Writer: s,
 		SendHeartbeat: func(hb functions.Heartbeat, _ orchestrator.Node) { s.beats[hb.AgentID] = hb },
 		Send:          func(_ string, d controlstream.Update) bool { s.tells = append(s.tells, d); return true },
-		Probe:         func(p Probe) { s.probes = append(s.probes, p) },
 		Now:           func() time.Time { return s.clock },
-		ForceDelete:   func(ns, pod string, _ types.UID) { s.hurry = append(s.hurry, pod) },
 	})
 	for _, n := range []string{"n1", "n2"} {
 		s.SetNode(aNode(n))
@@ -107,7 +104,7 @@ func aNode(name string) *corev1.Node {
 
 // TestEndpoint: a shim reports its port; its address is taken from Kubernetes.
 func TestEndpoint(t *testing.T) {
-	f := &State{pods: map[types.UID]*pod{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}}
+	pods := podSet{"victim": {ip: "10.0.0.7"}, "gone": {ip: "10.0.0.8", ended: true}}
 	for _, x := range []struct{ ip, said, want string }{
 		{"10.0.0.9", "http://10.0.0.9:8080", "http://10.0.0.9:8080"},
 		{"10.0.0.9", "http://10.0.0.7:8080", "http://10.0.0.9:8080"},
@@ -125,7 +122,7 @@ func TestEndpoint(t *testing.T) {
 		{"10.0.0.9", "http://10.0.0.9", ""},
 		{"10.0.0.9", "://", ""},
 	} {
-		if got := f.endpoint(&pod{ip: x.ip}, x.said); got != x.want {
+		if got := pods.endpoint(&pod{ip: x.ip}, x.said); got != x.want {
 			t.Errorf("%q says %q: %q, want %q", x.ip, x.said, got, x.want)
 		}
 	}
@@ -163,7 +160,7 @@ func waits(reason, message string) func(*corev1.Pod) {
 func (s *stage) states(node string) map[string]functions.ReplicaStatus {
 	s.Helper()
 	s.State.mu.Lock()
-	s.dirtyNodes[node] = true
+	s.due.nodes[node] = true
 	s.State.mu.Unlock()
 	s.SendHeartbeats(false)
 	out := map[string]functions.ReplicaStatus{}
@@ -392,8 +389,8 @@ func TestPodsOfADroppedRevision(t *testing.T) {
 	for _, p := range []types.UID{"p1", "p2", "p3"} {
 		s.DropPod(p)
 	}
-	if len(s.replicas)+len(s.pods) != 0 {
-		t.Errorf("%d replicas of %d pods are left", len(s.replicas), len(s.pods))
+	if len(s.bindings.replicas)+len(s.bindings.pods) != 0 {
+		t.Errorf("%d replicas of %d pods are left", len(s.bindings.replicas), len(s.bindings.pods))
 	}
 }
 
@@ -413,13 +410,13 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 			waits("ImagePullBackOff", "no such image")}
 		states := []functions.State{functions.Downloading, functions.Loading, functions.Ready, functions.Draining, functions.Unloaded, functions.Failed}
 		check := func() {
-			for id, w := range s.replicas {
-				if w.id != id || w.pod != nil && (w.pod.replica != w || s.pods[w.pod.uid] != w.pod) {
+			for id, w := range s.bindings.replicas {
+				if w.id != id || w.pod != nil && (w.pod.replica != w || s.bindings.pods[w.pod.uid] != w.pod) {
 					t.Fatalf("seed %d: replica %s and its pod do not know each other, after\n%s", seed, id, strings.Join(log, "\n"))
 				}
 			}
-			for _, p := range s.pods {
-				if p.replica != nil && (s.replicas[p.replica.id] != p.replica || p.replica.pod != p) {
+			for _, p := range s.bindings.pods {
+				if p.replica != nil && (s.bindings.replicas[p.replica.id] != p.replica || p.replica.pod != p) {
 					t.Fatalf("seed %d: pod %s and its replica do not know each other, after\n%s", seed, p.name, strings.Join(log, "\n"))
 				}
 			}
@@ -479,7 +476,7 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 			case 13:
 				did("time")
 				s.clock = s.clock.Add(time.Duration(r.IntN(20)) * time.Second)
-				s.OnProbeSuccess(types.UID(pod()))
+				s.onProbeSuccess(types.UID(pod()))
 				s.SendHeartbeats(true)
 				for _, x := range s.outdatedScales(true) {
 					s.writeScaleAsLeader(t.Context(), x)
@@ -495,8 +492,8 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 			s.DropPod(types.UID(fmt.Sprint("p", i)))
 		}
 		s.DropRevision(web)
-		if len(s.replicas)+len(s.pods) != 0 {
-			t.Fatalf("seed %d: %d replicas and %d pods are left, after\n%s", seed, len(s.replicas), len(s.pods), strings.Join(log, "\n"))
+		if replicas, pods := len(s.bindings.replicas), len(s.bindings.pods); replicas+pods != 0 {
+			t.Fatalf("seed %d: %d replicas and %d pods are left, after\n%s", seed, replicas, pods, strings.Join(log, "\n"))
 		}
 	}
 }
@@ -510,17 +507,20 @@ func TestAdoptedPods(t *testing.T) {
 	if len(st.GPUs) != 1 {
 		t.Errorf("%+v", st)
 	}
-	if len(s.probes) != 2 || s.probes[0] != (Probe{"p1", "10.0.0.9"}) {
-		t.Errorf("probes %+v", s.probes)
+	if n := len(s.probes.queue); n != 2 {
+		t.Fatalf("%d probes", n)
 	}
-	if !s.NeedsProbe("p1") {
+	if first := <-s.probes.queue; first != (probe{"p1", "10.0.0.9"}) {
+		t.Errorf("probes %+v", first)
+	}
+	if !s.needsProbe("p1") {
 		t.Error("not worth asking")
 	}
-	s.OnProbeSuccess("p1")
+	s.onProbeSuccess("p1")
 	if st := s.want("n1", "web-00001-deployment-p1", functions.Ready); st.Endpoint != "http://10.0.0.9:8012" {
 		t.Errorf("%+v", st)
 	}
-	if s.NeedsProbe("p1") || s.NeedsProbe("gone") {
+	if s.needsProbe("p1") || s.needsProbe("gone") {
 		t.Error("asked for ever")
 	}
 	if r := s.outdatedScales(true); len(r) != 0 {
@@ -742,8 +742,8 @@ func TestCordonedBeforeScheduling(t *testing.T) {
 		t.Error("the pod that looks for a node is taken back")
 	}
 	load("r3", "n2")
-	if n := len(s.pods); n != 2 || s.replicas["r3"].pod == nil || s.replicas["r3"].pod.name != "web-00001-deployment-p2" {
-		t.Errorf("%d pods; r3 has %+v", n, s.replicas["r3"].pod)
+	if n, p := len(s.bindings.pods), s.bindings.replicas["r3"].pod; n != 2 || p == nil || p.name != "web-00001-deployment-p2" {
+		t.Errorf("%d pods; r3 has %+v", n, p)
 	}
 }
 
@@ -911,7 +911,7 @@ func TestPhases(t *testing.T) {
 	s.SetPod(aPod("p1", "n1", runs))
 	s.states("n1")
 	s.clock = s.clock.Add(time.Second)
-	s.OnProbeSuccess("p1")
+	s.onProbeSuccess("p1")
 	s.states("n1")
 	s.clock = s.clock.Add(time.Hour)
 	if p := s.want("n1", "r1", functions.Ready).Phases; len(p) != 2 || p[0].Duration != 1 || p[1].Phase != functions.PhaseSpawn ||

@@ -28,11 +28,12 @@ import (
 
 func (t *leaderTerm) control() http.Handler {
 	a := api.New(api.Options{
-		Catalog: apiCatalog{t}, Keys: t.teams.KeyStore(), State: t, History: t, Starter: apiActions{t}, Ahead: apiActions{t}, Stores: noStore{},
-		AdaptersByRequest: true,
-		Usage:             func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) },
-		Explain:           t.explain, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
-		Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
+		Platform: api.Platform{Catalog: apiCatalog{t}, State: t, History: t, Demand: t.demand, TeamUse: t.orchestrator.TeamUse,
+			Usage: func(team string) ratelimit.Usage { return t.limits.usage(team, time.Now()) }},
+		Access:    api.Access{Keys: t.teams.KeyStore()},
+		Functions: api.Functions{Starter: apiActions{t}, AdaptersByRequest: true},
+		Caches:    api.Caches{Stores: noStore{}}, Ahead: apiActions{t},
+		Explain: t.explain, Logs: t.logs, Changed: t.orchestrator.Changes, Ready: t.missing,
 		Metrics: t.metrics.Text, Version: t.c.o.Version, Log: t.c.o.Log,
 	})
 	return httpserver.NewNetHTTPHandler(httpserver.Options{Handler: a.Serve, Authorize: a.Authorize, MaxBody: 1 << 20,
@@ -70,7 +71,7 @@ func (t *leaderTerm) public(function string) string {
 	if err != nil {
 		return function
 	}
-	if s := t.catalog.serviceOf(name); s != "" {
+	if s, _ := t.catalog.serviceOf(name); s != "" {
 		return functions.Name{Team: name.Team, Name: s}.String()
 	}
 	return function
@@ -96,7 +97,7 @@ func (c apiCatalog) Models() []*functions.Model {
 	seen := map[functions.Name]bool{}
 	for _, m := range c.r.catalog.Models() {
 		name := m.FullName()
-		if service := c.r.catalog.serviceOf(name); service != "" {
+		if service, _ := c.r.catalog.serviceOf(name); service != "" {
 			name.Name = service
 		}
 		if !seen[name] {
@@ -220,13 +221,13 @@ func (a apiActions) Prewarms() []functions.Prewarm {
 // PrewarmLeft is the GPU time that a team may still have started ahead.
 func (a apiActions) PrewarmLeft(team string) time.Duration { return a.r.orchestrator.PrewarmLeft(team) }
 
-// demand sums the demand of a Service's revisions.
-func (t *leaderTerm) demand(name functions.Name) (active, queued int) {
+// demand sums the demand of a Service's revisions; the oldest request is not known.
+func (t *leaderTerm) demand(name functions.Name) (active, queued int, _ time.Time) {
 	for _, of := range append(t.catalog.revisionsOf(name), name) {
 		d := t.dataPath.demandOf(of)
 		active, queued = active+d.Active, queued+d.Queued
 	}
-	return active, queued
+	return active, queued, time.Time{}
 }
 
 // explain returns an explanation with Services in place of revisions.

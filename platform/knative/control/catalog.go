@@ -165,18 +165,13 @@ func (c *revisionCatalog) has(namespace, name string) bool {
 	return c.get(functions.Name{Team: namespace, Name: name}) != nil
 }
 
-func (c *revisionCatalog) serviceOf(key functions.Name) string {
-	if r := c.get(key); r != nil {
-		return r.service
-	}
-	return ""
-}
-
-// serviceAndKind is the public name of a revision, and whether it runs without thaw's
+// serviceOf is the Service of a revision, and whether the revision runs without thaw's
 // shim.
-func (c *revisionCatalog) serviceAndKind(key functions.Name) (service string, plain bool) {
-	r := c.get(key)
-	return c.serviceOf(key), r != nil && !r.shim
+func (c *revisionCatalog) serviceOf(key functions.Name) (service string, plain bool) {
+	if r := c.get(key); r != nil {
+		return r.service, !r.shim
+	}
+	return "", false
 }
 
 // revisionsOf lists the revisions of a Service, the newest last.

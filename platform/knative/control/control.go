@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -47,22 +46,23 @@ type Options struct {
 	Token     string // that peers present
 	// control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
 	Secure        bool
-	Policy        placement.Policy          // zero: placement.DefaultPolicy
+	Policy        placement.Policy
 	Public        string                    // name of the activators' Service, for the status of Ingresses
 	Private       string                    // the same, cluster-local
-	NewForesee    func() *foresight.Options // called once per term; may be nil
+	NewForesee    func() *foresight.Options // called once per term
 	WebhookAddr   string                    // HOST:PORT of the scheduler hint webhook; "": none
 	AnnotateNodes bool                      // nodes are annotated with the models they have cached
 	Version       string
 	Log           *slog.Logger
 	Samples       []telemetry.Source // metrics of the program, beside the controller's
-	// Settle bounds how long a new leader collects reports before it sends activators
-	// snapshots. 0: 3 s.
-	Settle time.Duration
 	// EarlyDispatch lets activators send the first queued requests to a pod before it is
 	// READY; its shim holds them.
 	EarlyDispatch bool
 }
+
+// settleWait bounds how long a new leader collects reports before it sends activators
+// snapshots.
+const settleWait = 3 * time.Second
 
 // control is one controller process, leading or not.
 type control struct {
@@ -87,8 +87,6 @@ func Run(ctx context.Context, o Options) error {
 	if o.Token == "" {
 		return errors.New("control: Token is needed")
 	}
-	o.Policy = cmp.Or(o.Policy, placement.DefaultPolicy)
-	o.Settle = cmp.Or(o.Settle, 3*time.Second)
 	c := &control{o: o}
 	if err := c.open(); err != nil {
 		return err

@@ -28,7 +28,7 @@
 //
 // A term begins by collecting reports. Existing pods and Deployment sizes are adopted.
 // Activators are sent nothing (controlstream.HubOptions.Quiet) until every pod has been
-// reported or Options.Settle is over: a snapshot without replicas would queue requests
+// reported or settleWait is over: a snapshot without replicas would queue requests
 // that a warm model could serve.
 //
 // The limits of teams are dealt out by ratelimit.Coordinator (sharedLimits); a new term

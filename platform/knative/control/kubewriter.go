@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"sync"
+	"time"
 
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,11 +27,44 @@ const costAnnotation = "controller.kubernetes.io/pod-deletion-cost"
 
 // kubeWriter is the clusterstate.Writer of a real cluster.
 type kubeWriter struct {
-	kube        kubernetes.Interface
-	deployments appslisters.DeploymentLister
-	epoch       int64
-	leading     func() bool // the lease is surely still held
-	superseded  func()      // called when a newer epoch is found
+	kube         kubernetes.Interface
+	deployments  appslisters.DeploymentLister
+	epoch        int64
+	leading      func() bool // the lease is surely still held
+	superseded   func()      // called when a newer epoch is found
+	log          *slog.Logger
+	forceDeletes chan terminatingPod // queued for Run
+}
+
+// terminatingPod is a pod that Run deletes at once.
+type terminatingPod struct {
+	namespace, name string
+	uid             types.UID
+}
+
+const maxForceDeletes = 1024
+
+// Run carries out the queued removals of pods until ctx ends.
+func (w *kubeWriter) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	lanes := make(chan struct{}, 16)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case p := <-w.forceDeletes:
+			lanes <- struct{}{}
+			all.Go(func() {
+				defer func() { <-lanes }()
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				if err := w.forceDelete(ctx, p); err != nil {
+					w.log.Warn("cannot force the deletion of a pod", "pod", p.namespace+"/"+p.name, "error", err)
+				}
+			})
+		}
+	}
 }
 
 type operation struct {
@@ -87,10 +123,16 @@ func (w *kubeWriter) DeleteFirst(ctx context.Context, namespace, pod string) err
 	return err
 }
 
-func (w *kubeWriter) ForceDelete(ctx context.Context, namespace, pod string, uid types.UID) error {
-	grace := int64(0)
-	err := w.kube.CoreV1().Pods(namespace).Delete(ctx, pod,
-		metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
+func (w *kubeWriter) ForceDelete(namespace, pod string, uid types.UID) {
+	select {
+	case w.forceDeletes <- terminatingPod{namespace, pod, uid}:
+	default: // full: the pod ends by itself, later
+	}
+}
+
+func (w *kubeWriter) forceDelete(ctx context.Context, p terminatingPod) error {
+	err := w.kube.CoreV1().Pods(p.namespace).Delete(ctx, p.name,
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &p.uid}})
 	if status.IsNotFound(err) || status.IsConflict(err) {
 		return nil
 	}

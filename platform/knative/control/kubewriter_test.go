@@ -84,7 +84,7 @@ func TestWriterForbidden(t *testing.T) {
 	if err := h.DeleteFirst(t.Context(), "a", "gone"); err != nil {
 		t.Error(err)
 	}
-	if err := h.ForceDelete(t.Context(), "a", "gone", "u"); err != nil {
+	if err := h.forceDelete(t.Context(), terminatingPod{"a", "gone", "u"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -106,11 +106,7 @@ func (r *revision) readModelFile(m *functions.Model, service *servingv1.Service)
 const maxProblem = 512
 
 func problemText(what string, err error) string {
-	text := what + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
-	if len(text) > maxProblem {
-		text = strings.ToValidUTF8(text[:maxProblem], "") + "…"
-	}
-	return text
+	return functions.Shorten(what+": "+strings.ReplaceAll(err.Error(), "\n", "; "), maxProblem)
 }
 
 // readScaling takes over Knative's scaling annotations.

@@ -79,7 +79,7 @@ func TestWaitingWithoutEviction(t *testing.T) {
 			r := &leaderTerm{cluster: newTestCluster(nil), catalog: &revisionCatalog{revisions: map[functions.Name]*revision{web: model(web.Name, x.gpus), other: model(other.Name, 1)}}}
 			r.settled.Store(true)
 			var moved []functions.Name
-			r.dataPath = newDataPath(nil, r.catalog.serviceAndKind, func(n functions.Name) { moved = append(moved, n) },
+			r.dataPath = newDataPath(nil, r.catalog.serviceOf, func(n functions.Name) { moved = append(moved, n) },
 				func() time.Time { return now })
 			r.orchestrator = orchestrator.New(orchestrator.Options{
 				Epoch: 1, Path: r.dataPath, Catalog: r.catalog, Now: func() time.Time { return now }, OnUpdate: func() {},

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
@@ -28,7 +27,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative/slim"
 	"github.com/thaw-dev/thaw/platform/knative/team"
 	"github.com/thaw-dev/thaw/platform/orchestrator"
-	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/telemetry"
 )
 
@@ -50,10 +48,6 @@ type leaderTerm struct {
 	api          http.Handler
 	metrics      *telemetry.Registry
 	settled      atomic.Bool // activators get snapshots
-	end          context.CancelCauseFunc
-	tasks        sync.WaitGroup
-	forceDeletes chan func(context.Context)
-	probes       *clusterstate.Prober
 	peering      *peerAnnouncer
 	podOwners    *podOwners
 	firstTokens  firstTokens
@@ -61,32 +55,29 @@ type leaderTerm struct {
 	limits       *sharedLimits
 	usage        *usageStore
 	hints        *schedulerhint.Webhook // nil: Options.WebhookAddr is empty
-	unwatch      []func() error         // remove the term's handlers from informers, which outlive it
 }
 
 // lead runs one term. It returns when ctx ends, after the last write of the term.
 func (c *control) lead(ctx context.Context, epoch int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	r := &leaderTerm{
-		c: c, epoch: epoch, firstTokens: newFirstTokens(), end: end, log: c.o.Log.With("epoch", epoch),
-		forceDeletes: make(chan func(context.Context), 1024),
-	}
+	r := &leaderTerm{c: c, epoch: epoch, firstTokens: newFirstTokens(), log: c.o.Log.With("epoch", epoch)}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	r.events = broadcaster.NewRecorder(eventScheme(), corev1.EventSource{Component: "thaw"})
-	r.makeState()
+	r.makeState(end)
 	r.makeOrchestrator(ctx)
 	r.makeStreams()
 	defer r.hub.Close()
 	if err := r.makeReconcilers(); err != nil {
 		return err
 	}
-	if err := r.watch(ctx); err != nil {
+	unwatch, err := r.watch(ctx)
+	defer unwatch() // also of a term that ended before it had seen every object
+	if err != nil {
 		return err
 	}
-	defer r.stopWatching()
 	if err := r.catalog.readAll(); err != nil {
 		return err
 	}
@@ -97,15 +88,16 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	c.term.Store(r)
 	defer c.term.Store(nil)
 
+	var tasks sync.WaitGroup
 	for _, run := range r.parts() {
-		r.tasks.Go(func() {
+		tasks.Go(func() {
 			if err := run(ctx); err != nil && ctx.Err() == nil {
 				end(err)
 			}
 		})
 	}
 	<-ctx.Done()
-	r.tasks.Wait()
+	tasks.Wait()
 	r.usage.flush(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -113,21 +105,19 @@ func (c *control) lead(ctx context.Context, epoch int64) error {
 	return nil
 }
 
-// makeState makes the nodes, pods, revisions and teams of the cluster.
-func (t *leaderTerm) makeState() {
+// makeState makes the nodes, pods, revisions and teams of the cluster; end ends the term.
+func (t *leaderTerm) makeState(end context.CancelCauseFunc) {
 	c := t.c
 	send := func(node string, d controlstream.Update) bool { return t.hub.SendToNode(node, d) }
-	t.probes = clusterstate.NewProber(func(uid types.UID) { t.cluster.OnProbeSuccess(uid) },
-		func(uid types.UID) bool { return t.cluster.NeedsProbe(uid) })
 	t.writer = &kubeWriter{
 		kube: c.kube, deployments: c.deployments.Apps().V1().Deployments().Lister(), epoch: t.epoch,
-		leading: c.election.HoldsLease, superseded: func() { t.end(election.ErrLost) },
+		leading: c.election.HoldsLease, superseded: func() { end(election.ErrLost) },
+		log: c.o.Log, forceDeletes: make(chan terminatingPod, maxForceDeletes),
 	}
 	t.cluster = clusterstate.New(clusterstate.Options{
 		Epoch: t.epoch, Life: fmt.Sprintf("%s-%d", c.election.Identity(), t.epoch), Log: t.log, Now: time.Now,
 		SendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
-		Send:          send, Writer: t.writer,
-		Probe: t.probes.Add, Changed: t.revisionChanged, ForceDelete: t.forceDelete,
+		Send:          send, Writer: t.writer, Changed: t.revisionChanged,
 	})
 	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
 	t.podOwners = newPodOwners(c, send, t.log)
@@ -147,12 +137,8 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	if err != nil {
 		t.log.Error("the usage of teams is not known", "error", err)
 	}
-	var ahead *foresight.Options
-	if c.o.NewForesee != nil {
-		ahead = c.o.NewForesee()
-	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
-		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: ahead, Ledger: ledger, Log: t.log,
+		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: c.o.NewForesee(), Ledger: ledger, Log: t.log,
 		Hooks: orchestrator.Hooks{Event: t.onEvent},
 	})
 }
@@ -169,7 +155,7 @@ func (t *leaderTerm) makeStreams() {
 		Send: func(id string, g ratelimit.Allotments) { t.hub.Grant(id, g) },
 	})
 	t.dataPath = &dataPath{
-		Waker: t.orchestrator, serviceOf: t.catalog.serviceAndKind, published: t.revisionChanged, now: time.Now,
+		Waker: t.orchestrator, serviceOf: t.catalog.serviceOf, published: t.revisionChanged, now: time.Now,
 		inside: map[functions.Name]orchestrator.Demand{}, outside: map[functions.Name]outsideDemand{}, queued: map[functions.Name]bool{},
 	}
 	t.hub = controlstream.NewHub(controlstream.HubOptions{
@@ -193,7 +179,7 @@ func (t *leaderTerm) makeReconcilers() (err error) {
 		Demand: func(namespace, revision string, active, queued int) {
 			t.dataPath.SetOutsideDemand(functions.Name{Team: namespace, Name: revision}, active, queued)
 		},
-		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses, Transform: slim.Object,
+		PodAutoscalers: c.knative.Autoscaling().V1alpha1().PodAutoscalers(), Ingresses: ingresses,
 	})
 	t.ingress = ingress.New(ingress.Options{
 		Client: c.networking, Ingresses: ingresses, Services: c.core.Core().V1().Services(),
@@ -231,8 +217,8 @@ func (t *leaderTerm) hint(namespace, revision, uid string) (string, bool) {
 // parts lists what runs for the length of a term.
 func (t *leaderTerm) parts() []func(context.Context) error {
 	parts := []func(context.Context) error{
-		t.orchestrator.Run, t.cluster.Run, t.probes.Run, t.peering.Run, t.autoscale.Run, t.ingress.Run, t.teams.Run, t.limits.Run, t.usage.Run,
-		t.podOwners.Run, t.runForceDeletes, t.openWhenComplete,
+		t.orchestrator.Run, t.cluster.Run, t.peering.Run, t.autoscale.Run, t.ingress.Run, t.teams.Run, t.limits.Run, t.usage.Run,
+		t.podOwners.Run, t.writer.Run, t.openWhenComplete,
 	}
 	if t.hints != nil {
 		parts = append(parts, t.hints.Run)
@@ -245,10 +231,10 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 	return parts
 }
 
-// openWhenComplete waits, up to Options.Settle, until all pods have reported, and then
+// openWhenComplete waits, up to settleWait, until all pods have reported, and then
 // opens the hub to activators. Before, they would see no replicas.
 func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
-	for end, over := time.Now().Add(t.c.o.Settle), false; !over && time.Now().Before(end); over = t.cluster.AllPodsReported() {
+	for end, over := time.Now().Add(settleWait), false; !over && time.Now().Before(end); over = t.cluster.AllPodsReported() {
 		if !backoff.Sleep(ctx, 20*time.Millisecond) {
 			return nil
 		}
@@ -259,7 +245,7 @@ func (t *leaderTerm) openWhenComplete(ctx context.Context) error {
 	backoff.Sleep(ctx, 50*time.Millisecond)
 	// A starting activator serves once it knows the models, so it should know routes and
 	// keys by then. The wait is bounded: with the API server away they may never come.
-	bounded, cancel := context.WithTimeout(ctx, t.c.o.Settle)
+	bounded, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
 	for _, done := range []<-chan struct{}{t.ingress.Pushed(), t.teams.Applied()} {
 		select {
@@ -306,37 +292,5 @@ func (t *leaderTerm) onDisconnect(kind controlstream.Kind, id string) {
 func (t *leaderTerm) revisionChanged(name functions.Name) {
 	if t.autoscale != nil {
 		t.autoscale.Changed(name.Team, name.Name)
-	}
-}
-
-// forceDelete queues the removal of a terminating pod.
-func (t *leaderTerm) forceDelete(namespace, pod string, uid types.UID) {
-	select {
-	case t.forceDeletes <- func(ctx context.Context) {
-		if err := t.writer.ForceDelete(ctx, namespace, pod, uid); err != nil {
-			t.c.o.Log.Warn("cannot force the deletion of a pod", "pod", namespace+"/"+pod, "error", err)
-		}
-	}:
-	default: // full: the pod ends by itself, later
-	}
-}
-
-func (t *leaderTerm) runForceDeletes(ctx context.Context) error {
-	var all sync.WaitGroup
-	defer all.Wait()
-	lanes := make(chan struct{}, 16)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case f := <-t.forceDeletes:
-			lanes <- struct{}{}
-			all.Go(func() {
-				defer func() { <-lanes }()
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-				defer cancel()
-				f(ctx)
-			})
-		}
 	}
 }

@@ -47,8 +47,17 @@ func objectHandler[T metav1.Object](r *leaderTerm, set, drop func(T)) cache.Reso
 }
 
 // watch adds the term's handlers and returns when they have seen every object: revisions
-// first, since pods and Deployments refer to them.
-func (t *leaderTerm) watch(ctx context.Context) error {
+// first, since pods and Deployments refer to them. unwatch removes them from the
+// informers, which outlive the term.
+func (t *leaderTerm) watch(ctx context.Context) (unwatch func(), err error) {
+	var added []func() error
+	unwatch = func() {
+		for _, remove := range added {
+			if err := remove(); err != nil {
+				t.c.o.Log.Warn("cannot remove an informer handler", "error", err)
+			}
+		}
+	}
 	c := t.c
 	again := func(o metav1.Object) { t.catalog.updateRevision(o.GetNamespace(), o.GetName()) }
 	service := func(o metav1.Object) { t.catalog.updateService(o.GetNamespace(), o.GetName()) }
@@ -68,14 +77,14 @@ func (t *leaderTerm) watch(ctx context.Context) error {
 	} {
 		handle, err := w.informer.AddEventHandler(w.handler)
 		if err != nil {
-			return err
+			return unwatch, err
 		}
-		t.unwatch = append(t.unwatch, func() error { return w.informer.RemoveEventHandler(handle) })
+		added = append(added, func() error { return w.informer.RemoveEventHandler(handle) })
 		if !cache.WaitForCacheSync(ctx.Done(), handle.HasSynced) {
-			return ctx.Err()
+			return unwatch, ctx.Err()
 		}
 	}
-	return nil
+	return unwatch, nil
 }
 
 // eventScheme returns the kinds of the objects that Events may be about.
@@ -84,14 +93,6 @@ func eventScheme() *runtime.Scheme {
 	utilruntime.Must(scheme.AddToScheme(kinds))
 	utilruntime.Must(servingscheme.AddToScheme(kinds))
 	return kinds
-}
-
-func (t *leaderTerm) stopWatching() {
-	for _, remove := range t.unwatch {
-		if err := remove(); err != nil {
-			t.c.o.Log.Warn("cannot remove an informer handler", "error", err)
-		}
-	}
 }
 
 func (t *leaderTerm) setDeployment(d *appsv1.Deployment) {

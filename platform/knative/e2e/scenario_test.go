@@ -233,7 +233,7 @@ func (s *suite) controller(t *testing.T) *api.Client {
 // scenario that lost a node Kubernetes is slow to take it back, and pods still ending
 // there would change where the next ones are placed.
 func (s *scene) whole() (bool, string) {
-	nodes, err := s.api.Nodes(s.Context())
+	nodes, err := api.GetItems[api.Node](s.Context(), s.api, "/api/v1/nodes")
 	if err != nil {
 		return false, err.Error()
 	}
@@ -273,7 +273,7 @@ func (s *scene) end() {
 	}
 	s.all.Wait()
 	if s.Failed() {
-		if events, err := s.api.Events(context.Background(), 0); err == nil {
+		if events, err := s.api.Events(context.Background(), "", ""); err == nil {
 			for _, e := range events {
 				if strings.HasPrefix(e.Function, s.ns+"/") {
 					s.Logf("  %s %s %s %s %s %s %s", e.At.Format("05.000"), e.Kind, e.Function, e.Replica, e.Node, e.Reason, e.Message)

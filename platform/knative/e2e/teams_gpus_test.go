@@ -35,7 +35,7 @@ func (e *gpuEvents) forget() {
 }
 
 func (e *gpuEvents) list() []functions.Event {
-	list, err := e.api.Events(e.Context(), e.since)
+	list, err := api.GetItems[functions.Event](e.Context(), e.api, fmt.Sprint("/api/v1/events?since=", e.since))
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func guarantee(s *space) {
 	}
 	e := s.gpuEvents()
 	s.until("the guarantee is known", func() (bool, string) {
-		teams, err := e.api.Teams(s.Context())
+		teams, err := api.GetItems[api.Team](s.Context(), e.api, "/api/v1/teams")
 		i := slices.IndexFunc(teams, func(t api.Team) bool { return t.Name == red.ns && t.GPUs.Guaranteed == 1 })
 		return i >= 0, fmt.Sprintf("%v %+v", err, teams)
 	})

@@ -32,16 +32,15 @@ type Election struct {
 	namespace string
 	identity  string
 	log       *slog.Logger
-	renewed   atomic.Int64
-	start     time.Time
-	leader    atomic.Pointer[string] // its address; nil or "": unknown
+	renewed   atomic.Pointer[time.Time] // when the lease was last renewed
+	leader    atomic.Pointer[string]    // its address; nil or "": unknown
 	leads     atomic.Bool
 }
 
 // New makes the part of the controller with this name, whose peers reach it at advertise.
 func New(kube kubernetes.Interface, namespace, name, advertise string, log *slog.Logger) *Election {
 	return &Election{
-		kube: kube, namespace: namespace, log: log, start: time.Now(),
+		kube: kube, namespace: namespace, log: log,
 		identity: fmt.Sprintf("%s_%s@%s", name, rand.Text()[:8], advertise),
 	}
 }
@@ -60,7 +59,8 @@ func (e *Election) Identity() string { return e.identity }
 // HoldsLease reports whether the lease is surely held: it was renewed less than renewFor
 // ago by the monotonic clock.
 func (e *Election) HoldsLease() bool {
-	return e.leads.Load() && time.Since(e.start)-time.Duration(e.renewed.Load()) < renewFor
+	at := e.renewed.Load()
+	return e.leads.Load() && at != nil && time.Since(*at) < renewFor
 }
 
 // newLock makes an access to the Lease for one goroutine: Get, Create and Update of a LeaseLock
@@ -80,19 +80,19 @@ type renewalLock struct {
 }
 
 func (r renewalLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	at := time.Since(r.e.start) // taken before the write: the API server counts from its own, later time
+	at := time.Now() // taken before the write: the API server counts from its own, later time
 	err := r.Interface.Update(ctx, record)
 	if err == nil && record.HolderIdentity == r.e.identity {
-		r.e.renewed.Store(int64(at))
+		r.e.renewed.Store(&at)
 	}
 	return err
 }
 
 func (r renewalLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	at := time.Since(r.e.start)
+	at := time.Now()
 	err := r.Interface.Create(ctx, record)
 	if err == nil {
-		r.e.renewed.Store(int64(at))
+		r.e.renewed.Store(&at)
 	}
 	return err
 }

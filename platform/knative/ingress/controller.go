@@ -8,9 +8,9 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -93,9 +93,7 @@ func New(o Options) *Controller {
 
 // Changed announces a new answer of Revision or Applied. It never blocks and is safe for
 // concurrent use.
-func (c *Controller) Changed() {
-	c.wakeup.Set()
-}
+func (c *Controller) Changed() { c.wakeup.Set() }
 
 // Pushed is closed after the first table, even an empty one: before that, an activator
 // would deny hosts that exist.
@@ -245,10 +243,12 @@ func (c *Controller) updateStatuses(ctx context.Context, now time.Time) (time.Du
 			c.states[name] = s
 		}
 	}
-	failed := c.writeStatuses(ctx, changed)
 	var errs []error
-	for in, err := range failed {
-		name := types.NamespacedName{Namespace: in.Namespace, Name: in.Name}
+	for i, err := range c.writeStatuses(ctx, changed) {
+		if err == nil {
+			continue
+		}
+		name := types.NamespacedName{Namespace: changed[i].Namespace, Name: changed[i].Name}
 		s := c.states[name]
 		s.written = ""
 		c.states[name] = s
@@ -315,23 +315,17 @@ func (c *Controller) statusOf(in *v1alpha1.Ingress, problem *Problem, s tableSta
 	return in, 0
 }
 
-// writeStatuses writes statuses concurrently and returns those that failed.
-func (c *Controller) writeStatuses(ctx context.Context, changed []*v1alpha1.Ingress) map[*v1alpha1.Ingress]error {
-	var mu sync.Mutex
-	failed := map[*v1alpha1.Ingress]error{}
-	var group sync.WaitGroup
-	slots := make(chan struct{}, statusWriters)
-	for _, in := range changed {
-		slots <- struct{}{}
-		group.Go(func() {
-			defer func() { <-slots }()
-			if _, err := c.o.Client.NetworkingV1alpha1().Ingresses(in.Namespace).UpdateStatus(ctx, in, metav1.UpdateOptions{}); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed[in] = err
-			}
+// writeStatuses writes statuses concurrently and returns the error of each.
+func (c *Controller) writeStatuses(ctx context.Context, changed []*v1alpha1.Ingress) []error {
+	errs := make([]error, len(changed))
+	var group errgroup.Group
+	group.SetLimit(statusWriters)
+	for i, in := range changed {
+		group.Go(func() error {
+			_, errs[i] = c.o.Client.NetworkingV1alpha1().Ingresses(in.Namespace).UpdateStatus(ctx, in, metav1.UpdateOptions{})
+			return nil
 		})
 	}
-	group.Wait()
-	return failed
+	_ = group.Wait() // each error is in errs
+	return errs
 }

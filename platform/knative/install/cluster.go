@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
-	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
@@ -70,7 +69,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 	for _, x := range objects {
 		if !tokenMade && installOrder(x) == workloadOrder {
 			// otherwise kubelets notice the Secret only after a while
-			if _, err := Token(ctx, c.of, Namespace); err != nil {
+			if _, err := Token(ctx, c.of.Secrets(Namespace)); err != nil {
 				return c.of.WithHint(err, "secrets "+knative.ControlTLSSecret+" and "+knative.AdminSecret)
 			}
 			tokenMade = true
@@ -110,12 +109,9 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 // thaw-scheduler-hint-tls, which is created if missing; with dry the registration stays
 // without.
 func (c *Cluster) trusted(ctx context.Context, x *unstructured.Unstructured, dry bool) (*unstructured.Unstructured, error) {
-	core, err := v1.NewForConfig(c.of.Config())
-	if err != nil {
-		return nil, err
-	}
-	secrets, host, now := core.Secrets(Namespace), schedulerhint.Host(schedulerhint.Name, Namespace), time.Now()
+	secrets, host, now := c.of.Secrets(Namespace), schedulerhint.Host(schedulerhint.Name, Namespace), time.Now()
 	var cert *schedulerhint.Certificate
+	var err error
 	if dry {
 		cert, err = schedulerhint.ReadCertificate(ctx, secrets, host, now)
 		if status.IsNotFound(err) {

@@ -16,18 +16,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/knative"
 )
 
-// Token returns the token of the Secret thaw-control-tls of a namespace and creates that
-// Secret and thaw-admin if missing. Concurrent callers get the same token. It retries until
-// ctx ends.
-func Token(ctx context.Context, c *knative.Cluster, namespace string) (string, error) {
-	core, err := v1.NewForConfig(c.Config())
-	if err != nil {
-		return "", err
-	}
-	return ensureToken(ctx, core.Secrets(namespace))
-}
-
-func ensureToken(ctx context.Context, secrets v1.SecretInterface) (string, error) {
+// Token returns the token of the Secret thaw-control-tls and creates that Secret and
+// thaw-admin if missing. Concurrent callers get the same token. It retries until ctx ends.
+func Token(ctx context.Context, secrets v1.SecretInterface) (string, error) {
 	var last error
 	for {
 		links, err := knative.EnsureControlTLS(ctx, secrets, true, time.Now())

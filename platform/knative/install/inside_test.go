@@ -32,7 +32,7 @@ func TestForbiddenToken(t *testing.T) {
 			kube.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
 				return x.ended || time.Since(began) < x.took, nil, x.err
 			})
-			token, err := ensureToken(t.Context(), kube.CoreV1().Secrets("thaw-system"))
+			token, err := Token(t.Context(), kube.CoreV1().Secrets("thaw-system"))
 			if took := time.Since(began); took != x.took || (err != nil) != x.ended || (token == "") != x.ended {
 				t.Errorf("%s: %q, %v after %v", x.name, token, err, took)
 			}

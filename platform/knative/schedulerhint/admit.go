@@ -20,9 +20,7 @@ const maxReviewBytes = 4 << 20
 const preferenceWeight = 100
 
 // reviewHandler answers the API server's admission requests. It allows all of them.
-type reviewHandler struct {
-	hint func(namespace, revision, uid string) (node string, ok bool)
-}
+type reviewHandler func(namespace, revision, uid string) (node string, ok bool)
 
 func (h reviewHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != path {
@@ -68,7 +66,7 @@ func (h reviewHandler) review(r *admissionv1.AdmissionRequest) *admissionv1.Admi
 	if revision == "" || pod.Spec.NodeName != "" {
 		return yes
 	}
-	node, ok := h.hint(r.Namespace, revision, pod.Labels[serving.RevisionUID])
+	node, ok := h(r.Namespace, revision, pod.Labels[serving.RevisionUID])
 	if !ok || node == "" {
 		return yes
 	}

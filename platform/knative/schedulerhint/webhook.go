@@ -79,7 +79,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 		return nil
 	}
 	server := &http.Server{
-		Handler: reviewHandler{w.o.Hint}, ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
+		Handler: reviewHandler(w.o.Hint), ReadHeaderTimeout: answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: 2 * time.Minute,
 		ErrorLog:    slog.NewLogLogger(w.o.Log.Handler(), slog.LevelDebug),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -153,17 +153,16 @@ func (w *Webhook) syncEndpointSlice(ctx context.Context, port int32) error {
 	}
 	slices := w.o.Client.DiscoveryV1().EndpointSlices(w.o.Namespace)
 	have, err := slices.Get(ctx, w.o.Name, metav1.GetOptions{})
+	missing := status.IsNotFound(err)
+	if err == nil && have.AddressType != want.AddressType { // immutable
+		err = slices.Delete(ctx, w.o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}})
+		missing = err == nil
+	}
 	switch {
-	case status.IsNotFound(err):
+	case missing:
 		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
 		return err
 	case err != nil:
-		return err
-	case have.AddressType != want.AddressType: // immutable
-		if err := slices.Delete(ctx, w.o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &have.UID}}); err != nil {
-			return err
-		}
-		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
 		return err
 	case equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints) && equality.Semantic.DeepEqual(have.Ports, want.Ports) &&
 		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences):

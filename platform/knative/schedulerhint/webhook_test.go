@@ -94,7 +94,7 @@ func TestAdmit(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(review(t, c.namespace, c.operation, c.resource, c.pod)))
 		r.Header.Set("Content-Type", "application/json")
-		reviewHandler{hints}.ServeHTTP(w, r)
+		reviewHandler(hints).ServeHTTP(w, r)
 		var out admissionv1.AdmissionReview
 		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil || w.Code != http.StatusOK || out.Kind != "AdmissionReview" ||
 			out.APIVersion != "admission.k8s.io/v1" {
@@ -128,7 +128,7 @@ func TestAdmitRefuses(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(c.method, c.path, bytes.NewReader(c.body))
 		r.Header.Set("Content-Type", c.kind)
-		reviewHandler{hints}.ServeHTTP(w, r)
+		reviewHandler(hints).ServeHTTP(w, r)
 		if w.Code != c.status {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.status)
 		}
@@ -386,7 +386,7 @@ func FuzzAdmit(f *testing.F) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
-		reviewHandler{func(string, string, string) (string, bool) { return "gpu1", true }}.ServeHTTP(w, r)
+		reviewHandler(func(string, string, string) (string, bool) { return "gpu1", true }).ServeHTTP(w, r)
 		if w.Code != http.StatusOK {
 			return
 		}

@@ -21,9 +21,9 @@ import (
 // pods.
 const Label = "thaw.dev/team"
 
-// PodAnnotation is the default spec.pod of models with GPUs, as YAML or JSON. Changing it
-// takes the right to change the namespace; the right to write Services allows the same per
-// Service.
+// PodAnnotation on a namespace is the default spec.pod of its models with GPUs, as YAML or
+// JSON. thaw-knative deploy copies it into the Service. Changing it takes the right to
+// change the namespace; the right to write Services allows the same per Service.
 const PodAnnotation = Prefix + "pod"
 
 const objectName = "thaw-team" // name of the objects in a team's namespace

@@ -20,6 +20,7 @@ import (
 	"knative.dev/pkg/controller"
 
 	"github.com/thaw-dev/thaw/activator/auth"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -149,11 +150,8 @@ func (w *Watcher) reportProblems(of string, problems []string) {
 	if of = strings.TrimSpace(of); text == "" || of == "" {
 		return
 	}
-	if len(text) > maxEventMessage {
-		text = text[:maxEventMessage] + "…"
-	}
 	w.o.Events.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: of, Namespace: of}, corev1.EventTypeWarning,
-		"BadSettings", text)
+		"BadSettings", functions.Shorten(text, maxEventMessage))
 }
 
 // maxEventMessage bounds an Event's message; Kubernetes refuses more than 1,024 bytes.

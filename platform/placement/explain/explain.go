@@ -26,7 +26,6 @@ type Log struct {
 	records map[key]*Record
 	order   []*Record // a ring, in the order of allocation
 	next    int
-	written uint64
 }
 
 type key struct {
@@ -38,7 +37,6 @@ type key struct {
 type Record struct {
 	key
 	at                  time.Duration
-	written             uint64
 	chosen, forFunction string
 	reason              string
 	rows                [8]Row
@@ -75,29 +73,17 @@ func (l *Log) Begin(at time.Duration, name functions.Name, kind, reason string) 
 		r.key = k
 		l.records[k] = r
 	}
-	l.written++
-	r.at, r.written, r.chosen, r.forFunction, r.reason, r.n, r.seen = at, l.written, "", "", reason, 0, 0
+	r.at, r.chosen, r.forFunction, r.reason, r.n, r.seen = at, "", "", reason, 0, 0
 	return r
 }
 
-// Last returns the last decision about a function, limited to kinds if given, and the
-// time that it was made at; false if none is recorded.
-func (l *Log) Last(name functions.Name, kinds ...string) (x functions.Explanation, at time.Duration, ok bool) {
-	if l == nil {
+// Last returns the last decision of a kind about a function, and the time that it was made
+// at; false if none is recorded.
+func (l *Log) Last(name functions.Name, kind string) (x functions.Explanation, at time.Duration, ok bool) {
+	if l == nil || l.records[key{name, kind}] == nil {
 		return x, 0, false
 	}
-	var last *Record
-	for _, kind := range Kinds {
-		if len(kinds) > 0 && !slices.Contains(kinds, kind) {
-			continue
-		}
-		if r := l.records[key{name, kind}]; r != nil && (last == nil || r.written > last.written) {
-			last = r
-		}
-	}
-	if last == nil {
-		return x, 0, false
-	}
+	last := l.records[key{name, kind}]
 	x = functions.Explanation{Kind: last.kind, Function: name.String(), Chosen: last.chosen, Reason: last.reason, For: last.forFunction,
 		Others: max(0, last.seen-last.n)}
 	rows := slices.Clone(last.rows[:last.n])
@@ -160,16 +146,10 @@ func (r *Record) RejectNode(node, why string) {
 
 var noNames [4]string
 
-// Choose records the chosen node or replica.
-func (r *Record) Choose(what string) {
+// Choose records the chosen node or replica, and the function that gets the replica's room, if
+// one does.
+func (r *Record) Choose(what, forFunction string) {
 	if r != nil {
-		r.chosen = what
-	}
-}
-
-// ChooseFor records the chosen replica and the function that gets its room, if one does.
-func (r *Record) ChooseFor(replica, function string) {
-	if r != nil {
-		r.chosen, r.forFunction = replica, function
+		r.chosen, r.forFunction = what, forFunction
 	}
 }

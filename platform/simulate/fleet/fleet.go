@@ -99,12 +99,14 @@ func Decode(file string, data []byte) (*Fleet, error) {
 }
 
 func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Problems) {
-	fail := func(path, hint, format string, args ...any) {
-		line, column := places(path)
-		out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Hint: hint, Message: fmt.Sprintf(format, args...)})
+	fail := func(is bool, path, hint, format string, args ...any) {
+		if is {
+			line, column := places(path)
+			out = append(out, catalog.Problem{File: file, Line: line, Column: column, Path: path, Hint: hint, Message: fmt.Sprintf(format, args...)})
+		}
 	}
 	if len(f.Nodes) == 0 {
-		fail("nodes", "thaw simulate --example-fleet prints one", "a fleet needs nodes")
+		fail(true, "nodes", "thaw simulate --example-fleet prints one", "a fleet needs nodes")
 		return out
 	}
 	hosts, gpus := 0, 0
@@ -112,53 +114,28 @@ func (f *Fleet) problems(file string, places catalog.Places) (out catalog.Proble
 	for i := range f.Nodes {
 		n := &f.Nodes[i]
 		at := "nodes[" + strconv.Itoa(i) + "]"
-		if !functions.IsLabel(n.Name) {
-			fail(at+".name", "lower-case letters, digits and '-'", "%q is no name of a node", n.Name)
-		} else if names[n.Name] {
-			fail(at+".name", "", "two kinds of nodes are called %q", n.Name)
-		}
+		label := functions.IsLabel(n.Name)
+		fail(!label, at+".name", "lower-case letters, digits and '-'", "%q is no name of a node", n.Name)
+		fail(label && names[n.Name], at+".name", "", "two kinds of nodes are called %q", n.Name)
 		names[n.Name] = true
-		if n.Count < 1 {
-			fail(at+".count", "", "at least one host is wanted")
-		}
-		if n.GPUs < 0 || n.GPUs > maxGPUs {
-			fail(at+".gpus", "", "0 to %d GPUs a host", maxGPUs)
-		}
-		if n.GPUs > 0 && n.GPUMemory <= 0 {
-			fail(at+".gpuMemory", "such as 80Gi", "GPUs need memory")
-		}
-		if n.Group < 0 || n.Group > maxGPUs {
-			fail(at+".group", "", "0 to %d", maxGPUs)
-		}
-		for _, r := range []struct {
-			key  string
-			rate functions.Bytes
-		}{{"link", n.Link}, {"disk", n.Disk}, {"copy", n.Copy}} {
-			if r.rate <= 0 {
-				fail(at+"."+r.key, "bytes a second, such as 2Gi", "a rate is needed")
-			}
-		}
+		fail(n.Count < 1, at+".count", "", "at least one host is wanted")
+		fail(n.GPUs < 0 || n.GPUs > maxGPUs, at+".gpus", "", "0 to %d GPUs a host", maxGPUs)
+		fail(n.GPUs > 0 && n.GPUMemory <= 0, at+".gpuMemory", "such as 80Gi", "GPUs need memory")
+		fail(n.Group < 0 || n.Group > maxGPUs, at+".group", "", "0 to %d", maxGPUs)
+		fail(n.Link <= 0, at+".link", "bytes a second, such as 2Gi", "a rate is needed")
+		fail(n.Disk <= 0, at+".disk", "bytes a second, such as 2Gi", "a rate is needed")
+		fail(n.Copy <= 0, at+".copy", "bytes a second, such as 2Gi", "a rate is needed")
 		if n.Count > 0 && n.GPUs > 0 {
 			gpus += min(n.Count, maxHosts) * n.GPUs
 		}
 		hosts += min(max(n.Count, 0), maxHosts+1)
 	}
-	if hosts > maxHosts {
-		fail("nodes", "", "more than %d hosts", maxHosts)
-	}
-	if gpus == 0 {
-		fail("nodes", "gpus: 8, for instance", "no node has a GPU")
-	}
+	fail(hosts > maxHosts, "nodes", "", "more than %d hosts", maxHosts)
+	fail(gpus == 0, "nodes", "gpus: 8, for instance", "no node has a GPU")
 	e := f.Engine
-	if e.Spread < 0 || e.Spread > 200 {
-		fail("engine.spread", "", "0 to 200 percent")
-	}
-	if e.Prefill < 1 {
-		fail("engine.prefill", "tokens a second, such as 8000", "a rate is needed")
-	}
-	if e.Decode < 1 {
-		fail("engine.decode", "tokens a second, such as 60", "a rate is needed")
-	}
+	fail(e.Spread < 0 || e.Spread > 200, "engine.spread", "", "0 to 200 percent")
+	fail(e.Prefill < 1, "engine.prefill", "tokens a second, such as 8000", "a rate is needed")
+	fail(e.Decode < 1, "engine.decode", "tokens a second, such as 60", "a rate is needed")
 	return out
 }
 

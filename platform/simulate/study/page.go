@@ -98,7 +98,7 @@ func (o *Outcome) Page(a About) string {
 	if a.Sizing != nil && a.Sizing.High > a.Sizing.Low {
 		p.Curves = []*chart{p.firstTokensByGPUs(), p.hoursByGPUs()}
 	}
-	shown := o.shownRuns()
+	shown := p.shownRuns()
 	p.FirstTokens, p.Cold, p.Hours = firstTokens(shown), coldShares(shown), hoursByPolicy(shown)
 	for _, r := range shown {
 		if len(r.Samples) > 1 {
@@ -117,26 +117,19 @@ func (o *Outcome) Page(a About) string {
 
 // shownRuns returns the runs shown in charts of single runs: one per policy, at the size
 // that reaches the goal, or else the largest.
-func (o *Outcome) shownRuns() (out []Run) {
-	var names []string
-	for _, r := range o.Runs {
-		if !slices.Contains(names, r.Policy.Text) {
-			names = append(names, r.Policy.Text)
-		}
-	}
+func (p *page) shownRuns() (out []Run) {
 	maximum := 0
-	for _, n := range o.Needs {
+	for _, n := range p.Needs {
 		maximum = max(maximum, n.GPUs)
 	}
-	for _, w := range names {
-		var best *Run
-		for i := range o.Runs {
-			r := &o.Runs[i]
-			if r.Policy.Text == w && (best == nil || r.GPUs > best.GPUs && (maximum == 0 || best.GPUs < maximum)) {
+	for _, w := range p.Policies {
+		best := w.runs[0]
+		for _, r := range w.runs[1:] {
+			if r.GPUs > best.GPUs && (maximum == 0 || best.GPUs < maximum) {
 				best = r
 			}
 		}
-		out = append(out, *best)
+		out = append(out, best)
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -174,8 +175,8 @@ func (r *studyRun) one(ctx context.Context, j job) error {
 		Fleet: on, Functions: p.models(s.Models), Teams: s.Teams, Sizes: s.Sizes, Engines: s.Engines, Requests: s.Trace,
 		Policy: p.schedule(), Name: p.Text, Seed: s.Seed,
 		// Learning does not affect a policy that ignores forecasts.
-		Learn: true, Ahead: p.Prewarm, AheadBudget: s.Budget, AheadTeams: min(1, int(s.Budget)),
-		Sample: max(s.Span/samples, time.Second), Progress: func(now simulate.Progress) { r.progress(j, now) },
+		Foresight: &foresight.Options{StartAhead: p.Prewarm, Budget: s.Budget, Teams: min(1, int(s.Budget))},
+		Sample:    max(s.Span/samples, time.Second), Progress: func(now simulate.Progress) { r.progress(j, now) },
 	}
 	if p.Future {
 		c.Next = r.future.next

@@ -173,7 +173,7 @@ func TestHowMany(t *testing.T) {
 
 func TestGap(t *testing.T) {
 	run := func(p99 float64) Run {
-		return Run{Result: simulate.Result{Requests: 100, Answered: 100, TTFT: simulate.Quantiles{P99: p99}}}
+		return Run{Result: simulate.Result{Requests: 100, Ends: simulate.Ends{Answered: 100}, TTFT: simulate.Quantiles{P99: p99}}}
 	}
 	w := &studyRun{s: &Study{Sizing: &Sizing{Low: 4, High: 64, Goal: 10 * time.Second}, Policies: []Policy{{Text: "x"}}}, done: map[job]Run{
 		{0, 4}: run(40), {0, 8}: run(9), {0, 16}: run(12), {0, 32}: run(8), {0, 64}: run(1),

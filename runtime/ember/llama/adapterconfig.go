@@ -126,7 +126,7 @@ func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
 	if j.RS {
 		c.scale = *j.Alpha / math.Sqrt(float64(j.Rank))
 	}
-	if c.layers, err = tokenIDs(j.Layers); err != nil {
+	if c.layers, err = TokenIDs(j.Layers); err != nil {
 		return c, fmt.Errorf("layers_to_transform: %w", err)
 	}
 	return c, c.targets(j.Targets)

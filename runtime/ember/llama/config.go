@@ -149,14 +149,14 @@ func ParseConfig(b []byte) (Config, error) {
 	if err := c.rope(r); err != nil {
 		return c, err
 	}
-	ids, err := tokenIDs(j.BOS)
+	ids, err := TokenIDs(j.BOS)
 	if err != nil {
 		return c, fmt.Errorf("bos_token_id: %w", err)
 	}
 	if len(ids) > 0 {
 		c.BOS = ids[0]
 	}
-	if c.EOS, err = tokenIDs(j.EOS); err != nil {
+	if c.EOS, err = TokenIDs(j.EOS); err != nil {
 		return c, fmt.Errorf("eos_token_id: %w", err)
 	}
 	return c, nil
@@ -220,8 +220,8 @@ func (c *Config) checkSizes() error {
 	return nil
 }
 
-// tokenIDs reads null, a number or a list of numbers.
-func tokenIDs(raw json.RawMessage) ([]int, error) {
+// TokenIDs reads null, a number or a list of numbers.
+func TokenIDs(raw json.RawMessage) ([]int, error) {
 	s := strings.TrimSpace(string(raw))
 	if s == "" || s == "null" {
 		return nil, nil

@@ -2,6 +2,7 @@ package llama
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/thaw-dev/thaw/runtime/ember/kernel"
 	"github.com/thaw-dev/thaw/runtime/ember/safetensors"
@@ -162,11 +163,7 @@ func (m *Model) expect(name string, shape ...int) (safetensors.Tensor, error) {
 	if t.DType != "BF16" && t.DType != "F32" {
 		return t, fmt.Errorf("tensor %s: dtype %s is not supported (known: BF16, F32)", name, t.DType)
 	}
-	same := len(t.Shape) == len(shape)
-	for i := 0; same && i < len(shape); i++ {
-		same = t.Shape[i] == shape[i]
-	}
-	if !same {
+	if !slices.Equal(t.Shape, shape) {
 		return t, fmt.Errorf("tensor %s: shape %v, config.json asks for %v", name, t.Shape, shape)
 	}
 	return t, nil

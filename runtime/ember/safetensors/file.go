@@ -269,33 +269,26 @@ func (s *Set) Bytes(name string) []byte {
 }
 
 // BF16 is a BF16 tensor's data as numbers, in the mapping where the machine allows it.
-func (s *Set) BF16(name string) []uint16 {
-	b := s.Bytes(name)
-	if len(b) < 2 {
-		return nil
-	}
-	if direct && uintptr(unsafe.Pointer(&b[0]))%2 == 0 {
-		return unsafe.Slice((*uint16)(unsafe.Pointer(&b[0])), len(b)/2)
-	}
-	out := make([]uint16, len(b)/2)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint16(b[2*i:])
-	}
-	return out
-}
+func (s *Set) BF16(name string) []uint16 { return numbers(s.Bytes(name), binary.LittleEndian.Uint16) }
 
 // F32 is an F32 tensor's data as numbers, in the mapping where the machine allows it.
 func (s *Set) F32(name string) []float32 {
-	b := s.Bytes(name)
-	if len(b) < 4 {
+	return numbers(s.Bytes(name), func(b []byte) float32 { return math.Float32frombits(binary.LittleEndian.Uint32(b)) })
+}
+
+// numbers returns b as numbers, which decode reads where they have to be copied.
+func numbers[T uint16 | float32](b []byte, decode func([]byte) T) []T {
+	var one T
+	size := int(unsafe.Sizeof(one))
+	if len(b) < size {
 		return nil
 	}
-	if direct && uintptr(unsafe.Pointer(&b[0]))%4 == 0 {
-		return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+	if direct && uintptr(unsafe.Pointer(&b[0]))%uintptr(size) == 0 {
+		return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/size)
 	}
-	out := make([]float32, len(b)/4)
+	out := make([]T, len(b)/size)
 	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		out[i] = decode(b[size*i:])
 	}
 	return out
 }

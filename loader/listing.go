@@ -1,0 +1,195 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/loader/source"
+)
+
+// stagingSource is where the files of one staging come from.
+type stagingSource struct {
+	Source
+	scheme, location string
+	log              *slog.Logger // names the location
+
+	mu        sync.Mutex // held while credentials are renewed
+	refreshed time.Time  // when the source got new ones; zero before
+}
+
+// refresh renews the source's credentials, once in a staging. It returns
+// true if another attempt may succeed: the one that began at began used the old ones.
+func (s *stagingSource) refresh(ctx context.Context, began time.Time) bool {
+	from, ok := s.Source.(Refresher)
+	if !ok {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.refreshed.IsZero() {
+		return began.Before(s.refreshed)
+	}
+	// Requests with the old credentials may still fail later.
+	defer func() { s.refreshed = time.Now() }()
+	if err := from.Refresh(ctx, s.location); err != nil {
+		s.log.Warn("credentials cannot be renewed", "err", err)
+		return false
+	}
+	s.log.Info("denied in the middle, credentials renewed")
+	return true
+}
+
+// listSource lists the source, with retries, and checks the listing.
+func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
+	var listing source.Plan
+	// Fewer attempts than for a range: no byte has been downloaded yet, and an
+	// older copy may be in the store.
+	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.Plans.LastDigest(j.locationKey) == "")
+	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
+		listing, err = j.from.Plan(ctx, j.from.location, j.patterns)
+		return err
+	})
+	if err != nil {
+		return nil, source.WithSource(err, j.from.location)
+	}
+	files, left, err := selectFiles(j.from.location, listing, j.patterns)
+	if err == nil {
+		j.noteSkipped(listing, left)
+	}
+	return files, err
+}
+
+// noteSkipped logs once which files of a location are not staged, and how to stage
+// them; in a folder used in place, only those that cannot be used.
+func (j *stagingJob) noteSkipped(listing source.Plan, left []source.LeftOut) {
+	var names []string
+	if _, isInPlace := j.from.Source.(InPlace); !isInPlace {
+		names = j.patterns.Skipped(listing.Files)
+	}
+	note := notStaged(names, left)
+	if note == "" {
+		return
+	}
+	level := slog.LevelInfo
+	if len(left) > 0 {
+		level = slog.LevelWarn
+	}
+	j.progress.update(func(p *Progress) { p.Note = note })
+	j.loader.mu.Lock()
+	reported := j.loader.skippedNotes[j.locationKey] == note
+	if len(j.loader.skippedNotes) >= maxLimiters {
+		clear(j.loader.skippedNotes)
+	}
+	j.loader.skippedNotes[j.locationKey] = note
+	j.loader.mu.Unlock()
+	if !reported {
+		j.from.log.Log(context.Background(), level, note)
+	}
+}
+
+// notStaged is the note on files that are not staged, "" for none: those that spec.files
+// would stage, and those that cannot be.
+func notStaged(names []string, left []source.LeftOut) string {
+	const maximum = 5
+	var notes []string
+	if len(left) > 0 {
+		parts := functions.ConvertAll(left[:min(len(left), maximum)], func(l source.LeftOut) string {
+			return fmt.Sprintf("%q %s", functions.Clip(l.Name), l.Reason)
+		})
+		if len(left) > maximum {
+			parts = append(parts, fmt.Sprintf("and %d more", len(left)-maximum))
+		}
+		notes = append(notes, "left out: "+strings.Join(parts, "; "))
+	}
+	if len(names) > 0 {
+		noun, more := "files", ""
+		if len(names) == 1 {
+			noun = "file"
+		}
+		if len(names) > maximum {
+			more = ", …"
+		}
+		notes = append(notes, fmt.Sprintf("%d %s not staged: %s%s; spec.files stages them", len(names), noun,
+			strings.Join(names[:min(maximum, len(names))], ", "), more))
+	}
+	return strings.Join(notes, "; ")
+}
+
+func selectFiles(location string, listing source.Plan, also source.Globs) ([]source.File, []source.LeftOut, error) {
+	files, left, err := source.Select(location, listing.Files, also)
+	if err != nil {
+		return nil, nil, err
+	}
+	left = append(left, listing.Left...)
+	if len(files) > 0 && slices.Contains(also, "*") {
+		return files, left, nil // a program's own data: whatever it is
+	}
+	if slices.ContainsFunc(files, func(f source.File) bool { return source.Weights(f.Name) || also.Match(f.Name) && carriesCode(f.Name) }) {
+		return files, left, nil
+	}
+	for _, file := range listing.Files {
+		if carriesCode(file.Name) {
+			return nil, nil, source.Fail(source.Refused, "is the only kind of weights here, and a format that can carry code",
+				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
+		}
+	}
+	for _, file := range listing.Files {
+		if folder := path.Dir(file.Name); source.Weights(folder) {
+			return nil, nil, source.Fail(source.Missing, "is a folder, and engines read a file of that name",
+				"point source at the folder that holds the files").At(location, folder)
+		}
+	}
+	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
+		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
+		Fix:    source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
+}
+
+// carriesCode reports whether loading a file of this format runs code from it.
+func carriesCode(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
+		return true
+	}
+	return false
+}
+
+// retry calls try until it succeeds, fails for good, or has failed attempts times.
+// With patient, those at which the source asked for fewer requests are not counted, up to
+// Patience.
+func (j *stagingJob) retry(ctx context.Context, attempts int, patient bool, try func() error) error {
+	began, throttled := time.Now(), 0
+	for n := 1; ; n++ {
+		err := try()
+		if err != nil && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		e, ok := errors.AsType[*source.Error](err)
+		if !ok || e.Kind != source.Unavailable && e.Kind != source.Malformed {
+			return err
+		}
+		if e.Busy && patient && time.Since(began) < j.loader.o.Retry.Patience {
+			throttled++
+		}
+		if n-throttled >= attempts || e.Kind == source.Malformed && n >= 3 {
+			e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, n)
+			return err
+		}
+		j.loader.counts.retries.Add(1)
+		wait := retryDelay(j.loader.o.Retry, n, e.RetryAfter, rand.Float64())
+		j.from.log.Debug("trying again", "try", n, "in", wait, "err", err)
+		if !backoff.Sleep(ctx, wait) {
+			return context.Cause(ctx)
+		}
+	}
+}
