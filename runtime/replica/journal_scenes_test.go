@@ -164,6 +164,9 @@ var journals = map[string]scene{
 		}},
 	"the start's time counts from the last byte": {early: &arrival{after: 20 * time.Minute},
 		node: func() *fakeNode { return &fakeNode{loadTime: 3 * time.Hour} }},
+	"unloaded as the last byte comes": {early: &arrival{after: time.Hour, whole: true},
+		node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} },
+		play: unloadAfter(2000 * time.Second)},
 	"no cache is stored twice": {early: &arrival{after: time.Second}, change: sleeps, play: func(j *journal, r *Replica) {
 		pause(5 * time.Second)
 		r.Sleep(1, "idle")
@@ -296,7 +299,11 @@ var journals = map[string]scene{
 			}
 			return nil
 		}}
-	}, play: unloadAfter(30 * time.Second)},
+	}, play: func(j *journal, r *Replica) {
+		pause(time.Second)
+		j.write("Loading safetensors checkpoint shards:  50% Completed | 1/2\r") // an old line
+		unloadAfter(30*time.Second)(j, r)
+	}},
 	"refuses its key": {node: func() *fakeNode {
 		return &fakeNode{tokenErr: func(n int64) error { return &engine.StatusError{Status: 401, Body: "no"} }}
 	}},
@@ -411,6 +418,39 @@ var journals = map[string]scene{
 		j.unhealthy.Store(false)
 		unloadAfter(2*time.Second)(j, r)
 	}},
+	"its requests stop, and a probe is an error": {node: func() *fakeNode {
+		return &fakeNode{tokenErr: func(n int64) error {
+			if n > 1 {
+				return &engine.StatusError{Status: 500, Body: "no"}
+			}
+			return nil
+		}}
+	}, play: func(j *journal, r *Replica) {
+		j.setMetrics(func() (engine.Metrics, error) {
+			return engine.Metrics{Load: true, Flow: true, Running: 1, Tokens: 7}, nil
+		})
+	}},
+	"idle after requests": {play: func(j *journal, r *Replica) {
+		tokens := 0.0
+		j.setMetrics(func() (engine.Metrics, error) {
+			tokens++
+			return engine.Metrics{Load: true, Flow: true, Running: 1, Tokens: tokens}, nil
+		})
+		pause(3 * time.Second)
+		j.setMetrics(nil)
+		unloadAfter(5*time.Second)(j, r)
+	}},
+	"unloaded while metrics are read":   {play: silently(unloadAfter(time.Second))},
+	"agent ends while metrics are read": {play: silently(agentEnds(time.Second))},
+	"drained without metrics":           {play: silently(func(_ *journal, r *Replica) { r.Unload(1050*time.Millisecond, "evicted") })},
+	"asleep without metrics": {change: sleeps, play: func(j *journal, r *Replica) {
+		r.Sleep(1, "idle")
+		silently(unloadAfter(5*time.Second))(j, r)
+	}},
+	"falls asleep without metrics": {change: sleeps, play: silently(func(j *journal, r *Replica) {
+		r.Sleep(1, "idle")
+		unloadAfter(5*time.Second)(j, r)
+	})},
 	"drained in time": {node: busyNode, play: func(j *journal, r *Replica) {
 		pause(2 * time.Second)
 		r.Unload(time.Minute, "evicted")
@@ -481,6 +521,8 @@ var journals = map[string]scene{
 	"wakes too slowly":        {node: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, change: sleeps, play: sleepAndWake(1)},
 	"wakes from a deep sleep": {node: func() *fakeNode { return &fakeNode{wakeTime: 9 * time.Minute} }, change: sleeps, play: sleepAndWake(2)},
 	"wakes deeply too slowly": {node: func() *fakeNode { return &fakeNode{wakeTime: time.Hour} }, change: sleeps, play: sleepAndWake(2)},
+	"wakes slowly without a token": {node: func() *fakeNode { return &fakeNode{wakeTime: 25 * time.Second} }, change: sleeps,
+		play: sleepAndWake(1, func(j *journal, _ *Replica) { j.hang.Store(true) })},
 	"awake without a token": {change: sleeps, play: func(j *journal, r *Replica) {
 		r.Sleep(1, "idle")
 		pause(time.Second)

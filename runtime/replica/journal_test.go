@@ -44,6 +44,7 @@ type arrival struct {
 	after    time.Duration // the last byte
 	err      error
 	complete bool
+	whole    bool // although it was stopped
 }
 
 // journal is a fakeNode that notes all that a replica does and reports, and when.
@@ -56,6 +57,8 @@ type journal struct {
 	verifyTime   time.Duration
 	metricsAsked atomic.Int64
 	healthAsked  atomic.Int64
+	silent       atomic.Bool  // /metrics are not answered
+	calls        atomic.Int64 // of the engine that are under way
 
 	jmu   sync.Mutex
 	lines []string
@@ -144,7 +147,7 @@ func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress
 				return Checkpoint{}, ctx.Err()
 			}
 			progress(60, 100)
-			if !backoff.Sleep(ctx, j.after/2) {
+			if !backoff.Sleep(ctx, j.after/2) && !j.whole {
 				j.note("rest: %v", context.Cause(ctx))
 				return Checkpoint{}, ctx.Err()
 			}
@@ -182,6 +185,13 @@ func (j *journal) Token(ctx context.Context) error {
 
 func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
 	j.metricsAsked.Add(1)
+	j.calls.Add(1)
+	defer j.calls.Add(-1)
+	if j.silent.Load() {
+		<-ctx.Done()
+		time.Sleep(10 * time.Millisecond) // until it has ended
+		return engine.Metrics{}, ctx.Err()
+	}
 	return j.fakeNode.Metrics(ctx)
 }
 
@@ -315,6 +325,9 @@ func (j *journal) run(t *testing.T, x scene) {
 		j.note("over: %v", err)
 	case <-time.After(endsWithin):
 		t.Fatal("it does not end")
+	}
+	if n := j.calls.Load(); n != 0 {
+		t.Errorf("%d calls of the engine outlive the replica", n)
 	}
 	j.report(r.Status())
 	j.check(t, r.Status().State.Over())

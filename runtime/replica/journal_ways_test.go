@@ -50,6 +50,11 @@ func unloadAfter(d time.Duration) func(*journal, *Replica) {
 	return func(_ *journal, r *Replica) { pause(d); r.Unload(time.Millisecond, "stopped") }
 }
 
+// silently does f to an engine that has stopped to answer /metrics.
+func silently(f func(*journal, *Replica)) func(*journal, *Replica) {
+	return func(j *journal, r *Replica) { j.silent.Store(true); pause(time.Second); f(j, r) }
+}
+
 func dieAfter(d time.Duration, x supervisor.Exit) func(*journal, *Replica) {
 	return func(j *journal, _ *Replica) { pause(d); j.die(x) }
 }
