@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 
@@ -23,6 +24,7 @@ type answer struct {
 	remain  int64 // of the body, or of the chunk; -1: until the connection ends
 	inChunk bool  // a chunk's data was read, its CRLF was not
 	done    bool
+	broken  error // it is not HTTP, which was found behind bytes that a read returned
 
 	close bool // the connection is not to be used again
 }
@@ -265,7 +267,13 @@ func (a *answer) read(p []byte) (n int, err error) {
 		return 0, nil
 	}
 	if a.chunked {
-		return a.readChunks(p)
+		if a.broken != nil {
+			return 0, a.broken
+		}
+		if n, err = a.readChunks(p); errors.Is(err, ErrProtocol) {
+			a.broken = err
+		}
+		return n, err
 	}
 	if a.remain > 0 && int64(len(p)) > a.remain {
 		p = p[:a.remain]

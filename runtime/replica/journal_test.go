@@ -2,9 +2,11 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -13,27 +15,56 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
 var updateJournals = flag.Bool("update", false, "write testdata/journals.txt anew: read what changed in it")
 
+// scene is one way of a replica, from its start to its end.
+type scene struct {
+	node   func() *fakeNode
+	change func(*Options)
+	early  *arrival                           // files that can be opened before all are here; nil: Stage
+	adopt  func(o Options) Meta               // of a process that runs already; nil: none runs
+	begin  func(j *journal, r *Replica) state // the first state, instead of that of New
+	play   func(j *journal, r *Replica)       // what is done to it
+}
+
+// arrival is a staging whose engine may start before it has ended.
+type arrival struct {
+	after    time.Duration // the last byte
+	err      error
+	complete bool
+	whole    bool // although it was stopped
+}
+
 // journal is a fakeNode that notes all that a replica does and reports, and when.
 type journal struct {
 	*fakeNode
-	began time.Time
+	began        time.Time
+	dir          string             // of adapters, and of the engine's log
+	cancel       context.CancelFunc // ends the agent
+	damaged      atomic.Bool        // a file of the checkpoint
+	verifyTime   time.Duration
+	metricsAsked atomic.Int64
+	healthAsked  atomic.Int64
+	silent       atomic.Bool  // /metrics are not answered
+	calls        atomic.Int64 // of the engine that are under way
 
 	jmu   sync.Mutex
 	lines []string
-	last  string // without its time
-	times int    // that it came
+	last  string            // without its time
+	times int               // that it came
+	said  map[string]string // fields of the last status
 }
 
 func (j *journal) note(format string, args ...any) {
@@ -51,19 +82,83 @@ func (j *journal) note(format string, args ...any) {
 
 func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	j.note("stage %+v", req)
+	if req.Source != "m" { // an adapter
+		if !backoff.Sleep(ctx, time.Second) {
+			j.note("not staged: %v", context.Cause(ctx))
+			return Checkpoint{}, ctx.Err()
+		}
+		return Checkpoint{Path: filepath.Join(j.dir, req.Source), Release: func() { j.note("released %s", req.Source) }}, nil
+	}
 	c, err := j.fakeNode.Stage(ctx, req, progress)
 	j.note("staged: %v, cause %v", err, context.Cause(ctx))
-	if release := c.Release; release != nil {
-		c.Release = func() { j.note("released"); release() }
-		c.Filled = func(context.Context) error {
-			time.Sleep(300 * time.Millisecond) // beside what the replica does
-			j.note("filled")
-			return nil
-		}
-		c.Verify = func(context.Context) error { j.note("verify"); return nil }
-		c.Cache = "/cache"
+	return j.noted(c), err
+}
+
+// noted is a checkpoint of which the journal says what is done with it.
+func (j *journal) noted(c Checkpoint) Checkpoint {
+	release := c.Release
+	if release == nil {
+		return c
 	}
-	return c, err
+	c.Release = func() { j.note("released"); release() }
+	c.Filled = j.fill
+	c.Verify = func(ctx context.Context) error {
+		j.note("verify")
+		if !backoff.Sleep(ctx, j.verifyTime) {
+			j.note("not verified: %v", context.Cause(ctx))
+			return ctx.Err()
+		}
+		if j.damaged.Swap(false) {
+			return fmt.Errorf("%w: model.safetensors", ErrDamaged)
+		}
+		return nil
+	}
+	c.Cache = "/cache"
+	return c
+}
+
+func (j *journal) fill(ctx context.Context) error {
+	if !backoff.Sleep(ctx, 300*time.Millisecond) { // beside what the replica does
+		j.note("not filled: %v", context.Cause(ctx))
+		return ctx.Err()
+	}
+	j.note("filled")
+	return errors.New("the disk is full")
+}
+
+// earlyJournal is a journal whose engines start before the last byte.
+type earlyJournal struct {
+	*journal
+	arrival
+}
+
+func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
+	error) {
+	j.note("stage early %+v", req)
+	progress(10, 100)
+	return PartialCheckpoint{
+		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
+		EngineReady: func() { j.note("nothing is read any more") },
+		Rest: func(ctx context.Context) (Checkpoint, error) {
+			time.Sleep(500 * time.Microsecond) // beside the engine's start
+			j.note("the rest is staged")
+			if !backoff.Sleep(ctx, j.after/2+17*time.Millisecond) {
+				j.note("rest: %v", context.Cause(ctx))
+				return Checkpoint{}, ctx.Err()
+			}
+			progress(60, 100)
+			if !backoff.Sleep(ctx, j.after/2) && !j.whole {
+				j.note("rest: %v", context.Cause(ctx))
+				return Checkpoint{}, ctx.Err()
+			}
+			j.note("rest: %v", j.err)
+			if j.err != nil {
+				return Checkpoint{}, j.err
+			}
+			j.staged.Add(1)
+			return j.noted(Checkpoint{Path: "/store/m", Bytes: 100, Digest: "arrived", Release: func() { j.released.Add(1) }}), nil
+		},
+	}, nil
 }
 
 func (j *journal) Spawn(ctx context.Context, p supervisor.Process) (*supervisor.Child, error) {
@@ -82,9 +177,27 @@ func (j *journal) Forget(ctx context.Context, id string) error {
 }
 
 func (j *journal) Token(ctx context.Context) error {
+	time.Sleep(300 * time.Microsecond) // beside the report of what led to it
 	err := j.fakeNode.Token(ctx)
 	j.note("token: %v", err)
 	return err
+}
+
+func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
+	j.metricsAsked.Add(1)
+	j.calls.Add(1)
+	defer j.calls.Add(-1)
+	if j.silent.Load() {
+		<-ctx.Done()
+		time.Sleep(10 * time.Millisecond) // until it has ended
+		return engine.Metrics{}, ctx.Err()
+	}
+	return j.fakeNode.Metrics(ctx)
+}
+
+func (j *journal) Health(ctx context.Context) error {
+	j.healthAsked.Add(1)
+	return j.fakeNode.Health(ctx)
 }
 
 func (j *journal) Close() { j.note("close"); j.fakeNode.Close() }
@@ -100,7 +213,7 @@ func (j *journal) Wake(ctx context.Context, level int) error {
 }
 
 func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
-	j.note("load adapter %s", name)
+	j.note("load adapter %s from %s", name, filepath.Base(path))
 	return j.fakeNode.LoadAdapter(ctx, name, path)
 }
 
@@ -113,8 +226,9 @@ func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
 func (j *journal) options(change func(*Options)) Options {
 	o := j.fakeNode.options()
 	o.Stager, o.Spawner, o.Cache, o.GPUs, o.GPUMemory, o.Dir = j, j, "key", []int{1}, 80<<30, "/models"
+	o.Spec.Deadlines.Drain = functions.Duration(30050 * time.Millisecond)
 	o.Dial = func(engine.Command) Engine { j.note("dial"); j.dialed.Add(1); return j }
-	o.AbortRequests = func(_, reason string) { j.note("abort requests: %s", reason) }
+	o.AbortRequests = func(endpoint, reason string) { j.note("abort requests of %s: %s", endpoint, reason) }
 	o.Log = slog.New(slog.NewTextHandler(journalWriter{j}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
 		change(&o)
@@ -126,169 +240,138 @@ type journalWriter struct{ *journal }
 
 func (w journalWriter) Write(p []byte) (int, error) {
 	_, line, _ := strings.Cut(strings.TrimSpace(string(p)), " ")
+	if strings.Contains(line, "msg=replica ") {
+		return len(p), nil // a status
+	}
 	w.note("log %s", strings.Replace(line, " replica=r1 model=default/m", "", 1))
 	return len(p), nil
 }
 
-// report is a status without what every one of the replica has; progress is left out.
-func (j *journal) report(s functions.ReplicaStatus) {
-	var phases []string
-	for _, p := range s.Phases {
-		phases = append(phases, fmt.Sprintf("%s %.3g+%.3g", p.Phase, p.Start, p.Duration))
+// fields are those of a status, as JSON, but for its Spec.
+func fields(s functions.ReplicaStatus) map[string]string {
+	s.Spec = nil
+	b, err := json.Marshal(s)
+	all, texts := map[string]any{}, map[string]string{}
+	if err = errors.Join(err, json.Unmarshal(b, &all)); err != nil {
+		panic(err)
 	}
-	j.note("status %s %s bytes %d of %d percent %d endpoint %q in flight %d queue %d hits %v phases %v error %q short %q weights %q "+
-		"start %q %q sleep %d adapters %v since %d",
-		s.State, s.Tier, s.Bytes, s.TotalBytes, s.Percent, s.Endpoint, s.InFlight, s.QueueLength, s.KVCacheHitRate, phases, s.Error, s.ShortOf,
-		s.Weights, s.Start, s.StartNote, s.SleepLevel, s.Adapters, s.Since)
+	for name, value := range all {
+		v, _ := json.Marshal(value)
+		texts[name] = string(v)
+	}
+	return texts
 }
 
-var journals = map[string]struct {
-	node   func() *fakeNode
-	change func(*Options)
-	play   func(j *journal, r *Replica)
-}{
-	"start and end": {node: func() *fakeNode {
-		return &fakeNode{stageTime: 10 * time.Second, loadTime: 4 * time.Second}
-	}, play: func(j *journal, r *Replica) {
-		time.Sleep(20 * time.Second)
-		r.Unload(30*time.Second, "idle")
-	}},
-	"wrong bytes": {node: func() *fakeNode { return &fakeNode{stageTime: time.Second, stageErr: errors.New("digest mismatch")} }},
-	"too slow":    {node: func() *fakeNode { return &fakeNode{stageTime: 3 * time.Hour} }},
-	"cancelled": {node: func() *fakeNode {
-		return &fakeNode{stageTime: time.Minute}
-	}, play: func(j *journal, r *Replica) { time.Sleep(3 * time.Second); r.CancelStart() }},
-	"cancelled too late": {node: func() *fakeNode { return &fakeNode{loadTime: 4 * time.Second} }, play: func(j *journal, r *Replica) {
-		time.Sleep(time.Second)
-		r.CancelStart()
-		time.Sleep(10 * time.Second)
-		r.Unload(0, "stopped")
-	}},
-	"unloaded while it loads": {node: func() *fakeNode {
-		return &fakeNode{loadTime: time.Minute}
-	}, play: func(j *journal, r *Replica) { time.Sleep(time.Second); r.Unload(time.Minute, "stopped") }},
-	"cannot be started": {node: func() *fakeNode { return &fakeNode{spawnErr: errors.New("no such program")} }},
-	"never ready":       {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} }},
-	"dies while it loads": {node: func() *fakeNode { return &fakeNode{loadTime: time.Minute} }, play: func(j *journal, r *Replica) {
-		time.Sleep(10 * time.Second)
-		j.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."})
-	}},
-	"no first token": {node: func() *fakeNode {
-		return &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "no"} }}
-	}},
-	"dies": {play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		j.die(supervisor.Exit{Code: -1, Signal: syscall.SIGSEGV, Tail: "Segmentation fault"})
-	}},
-	"hangs": {play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		j.hang.Store(true)
-		r.Suspect("a request failed")
-	}},
-	"suspected, and works": {play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Suspect("a request failed")
-		time.Sleep(10 * time.Second)
-		r.Unload(0, "stopped")
-	}},
-	"drains": {node: func() *fakeNode {
-		return &fakeNode{metrics: func() (engine.Metrics, error) {
-			return engine.Metrics{Load: true, Running: 2, Waiting: 1, HitRate: 0.5}, nil
-		}}
-	}, play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Unload(10*time.Second, "evicted")
-	}},
-	"ignores SIGTERM": {node: func() *fakeNode {
-		return &fakeNode{ignored: map[syscall.Signal]bool{syscall.SIGTERM: true}}
-	}, play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Unload(0, "evicted")
-	}},
-	"sleeps and wakes": {node: func() *fakeNode {
-		return &fakeNode{sleepTime: 2 * time.Second, wakeTime: time.Second}
-	}, change: sleeps, play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Sleep(1, "idle")
-		time.Sleep(10 * time.Second)
-		r.WakeUp("a request waits")
-		time.Sleep(10 * time.Second)
-		r.Sleep(2, "idle")
-		time.Sleep(10 * time.Second)
-		r.Unload(0, "stopped")
-	}},
-	"does not wake": {node: func() *fakeNode {
-		return &fakeNode{wakeErr: errors.New("no memory")}
-	}, change: sleeps, play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Sleep(1, "idle")
-		time.Sleep(10 * time.Second)
-		r.WakeUp("a request waits")
-	}},
-	"dies asleep": {change: sleeps, play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Sleep(1, "idle")
-		time.Sleep(10 * time.Second)
-		j.die(supervisor.Exit{Code: 1})
-	}},
-	"cannot sleep": {play: func(j *journal, r *Replica) {
-		time.Sleep(5 * time.Second)
-		r.Sleep(1, "idle")
-		time.Sleep(5 * time.Second)
-		r.Unload(0, "stopped")
-	}},
-	"no free memory": {change: func(o *Options) {
-		o.Spec.Resources.GPUMemory = 40 << 30
-		o.FreeGPU = func(int) (functions.Bytes, bool) { return 10 << 30, true }
-		o.GPUHolders = func(int) string { return "python (pid 7)" }
-	}},
+// report notes what is other in a status than in the one before, and how often the engine was
+// asked since.
+func (j *journal) report(s functions.ReplicaStatus) {
+	now, other := fields(s), []string{}
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if now[name] != j.said[name] {
+			other = append(other, name+"="+now[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(j.said)) {
+		if now[name] == "" {
+			other = append(other, "no "+name)
+		}
+	}
+	j.said = now
+	j.note("status %s; asked for metrics %d, health %d times", strings.Join(other, " "), j.metricsAsked.Swap(0), j.healthAsked.Swap(0))
 }
-
-// sleeps gives an engine the mode in which it sleeps.
-func sleeps(o *Options) { o.Spec.Env = map[string]string{"VLLM_SERVER_DEV_MODE": "1"} }
 
 var (
-	aPort = regexp.MustCompile(`127\.0\.0\.1:\d+|"--port" "\d+"|"port":\d+`)
-	aKey  = regexp.MustCompile(`(VLLM_API_KEY=|"key":")[^"]*`)
+	aPort = regexp.MustCompile(`127\.0\.0\.1:\d+|"--port" "\d+"|"port":\d+|\bport=\d+`)
+	aKey  = regexp.MustCompile(`(VLLM_API_KEY=|"key":"|engine_key=")[^"]*`)
+	aLong = regexp.MustCompile(`(\d\.\d{3})\d+`) // a number of seconds
 )
+
+// run plays a scene.
+func (j *journal) run(t *testing.T, x scene) {
+	if x.node != nil {
+		j.fakeNode = x.node()
+	}
+	j.fakeNode.log = filepath.Join(j.dir, "log")
+	write(t, j.fakeNode.log, func(io.Writer) error { return nil })
+	o := j.options(x.change)
+	if x.early != nil {
+		o.Stager = earlyJournal{j, *x.early}
+	}
+	o.OnChange = j.report
+	var r *Replica
+	if x.adopt != nil {
+		child, err := j.fakeNode.Spawn(t.Context(), supervisor.Process{ID: "r1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = Adopt(o, x.adopt(o), child)
+	} else {
+		r = New(o)
+	}
+	if x.begin != nil {
+		r.begin = x.begin(j, r)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	j.cancel = cancel
+	over := make(chan error, 1)
+	go func() { over <- r.Run(ctx) }()
+	time.Sleep(7 * time.Millisecond) // what is done comes between the readings
+	if x.play != nil {
+		x.play(j, r)
+	}
+	select {
+	case err := <-over:
+		j.note("over: %v", err)
+	case <-time.After(endsWithin):
+		t.Fatal("it does not end")
+	}
+	if n := j.calls.Load(); n != 0 {
+		t.Errorf("%d calls of the engine outlive the replica", n)
+	}
+	j.report(r.Status())
+	j.check(t, r.Status().State.Over())
+}
+
+// write appends to the engine's log.
+func (j *journal) write(text string) {
+	f, err := os.OpenFile(j.fakeNode.log, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		panic(err)
+	}
+}
 
 // TestJournals: what a replica does and reports, and when, on each of its ways.
 // testdata/journals.txt has all of it.
 func TestJournals(t *testing.T) {
 	var all strings.Builder
+	spawns := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(journals)) {
 		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			writeLora(t, filepath.Join(dir, "a"), 8, "q_proj")
+			writeLora(t, filepath.Join(dir, "kv"), 8, "k_proj")
 			synctest.Test(t, func(t *testing.T) {
-				x := journals[name]
-				j := &journal{fakeNode: &fakeNode{}, began: time.Now()}
-				if x.node != nil {
-					j.fakeNode = x.node()
-				}
-				o := j.options(x.change)
-				var last functions.ReplicaStatus
-				o.OnChange = func(s functions.ReplicaStatus) {
-					if s.State != last.State || s.SleepLevel != last.SleepLevel || s.Error != last.Error {
-						j.report(s)
-					}
-					last = s
-				}
-				r := New(o)
-				over := make(chan error, 1)
-				go func() { over <- r.Run(t.Context()) }()
-				if x.play != nil {
-					x.play(j, r)
-				}
-				select {
-				case err := <-over:
-					j.note("over: %v", err)
-				case <-time.After(endsWithin):
-					t.Fatal("it does not end")
-				}
-				j.report(r.Status())
-				j.check(t, true)
+				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
+				j.said = fields(functions.ReplicaStatus{})
 				fmt.Fprintf(&all, "=== %s\n", name)
+				j.run(t, journals[name])
 				for _, l := range j.lines {
-					fmt.Fprintln(&all, aKey.ReplaceAllString(aPort.ReplaceAllString(strings.ReplaceAll(l, "\n", `\n`), "PORT"), "${1}KEY"))
+					l = strings.ReplaceAll(strings.ReplaceAll(l, "\n", `\n`), dir, "DIR")
+					l = aLong.ReplaceAllString(aKey.ReplaceAllString(aPort.ReplaceAllString(l, "PORT"), "${1}KEY"), "$1")
+					if at, what, ok := strings.Cut(l, " spawn "); ok { // long, and mostly the same
+						if n := spawns[what]; n != "" {
+							what = "as in " + n
+						} else {
+							spawns[what] = name
+						}
+						l = at + " spawn " + what
+					}
+					fmt.Fprintln(&all, l)
 				}
 			})
 		})
