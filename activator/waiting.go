@@ -70,7 +70,7 @@ func (w *wait) enter(fresh bool, now time.Time) (admitted bool, e *openai.Error)
 		return false, openai.New(openai.ModelNotFound, "")
 	}
 	d := w.queued.Decide(f, w.timeouts, now)
-	if e := cmp.Or(w.wake(d.Wake), d.Error); e != nil {
+	if e := cmp.Or(w.queued.Ask(q, d.Wake, w), d.Error); e != nil {
 		return false, e
 	}
 	a.waiting.Add(w, r.id, r.clientID)
@@ -112,53 +112,35 @@ func (w *wait) bound() time.Time {
 	return w.req.began.Add(limit)
 }
 
-// wake asks the platform for what the queue has decided. The team whose request begins a cold
-// start is charged for it; where its limits refuse that, the next that waits is asked.
-func (w *wait) wake(next admission.Wake) (refusal *openai.Error) {
-	a, q, name := w.req.a, &w.req.fn.Data.queue, w.req.fn.Name
-	team, ok := w.req.team, true
-	begins := next == admission.Begin
-	defer func() {
-		for begins { // a panic: without an answer to Begin no later request would begin a start
-			_, begins = q.RefuseBegin(openai.New(openai.InternalError, ""))
-		}
-	}()
-	for ok && next == admission.Begin {
-		r := ratelimit.RetryUntilAllotment(w.req.source.context,
-			func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
-		if r == nil {
-			next = q.ConfirmBegin()
-			break
-		}
-		e := a.limitError(team, r)
-		if refusal == nil {
-			refusal = e
-			w.leave()
-		}
-		team, ok = q.RefuseBegin(e)
+// ChargeStart charges a team for a cold start that begins, or refuses it.
+func (w *wait) ChargeStart(team string) *openai.Error {
+	a := w.req.a
+	over := ratelimit.RetryUntilAllotment(w.req.source.context,
+		func() *ratelimit.Refusal { return a.o.Limits.AdmitColdStart(team, a.o.Now()) })
+	if over == nil {
+		return nil
 	}
-	begins = false
-	if next != admission.NoWake {
-		a.reportDemand()
-	}
-	switch next {
-	case admission.Replica:
-		id := a.o.Waker.Wake(name)
-		q.Woken(id)
-		w.queued.ColdStart = id
-	case admission.Nudge:
-		a.o.Waker.Nudge(name)
-	}
-	return refusal
+	w.leave()
+	return a.limitError(team, over)
+}
+
+// Wake asks the platform for a first replica.
+func (w *wait) Wake() (coldStart string) {
+	w.req.a.reportDemand()
+	return w.req.a.o.Waker.Wake(w.req.fn.Name)
+}
+
+// Nudge asks the platform to look at the demand.
+func (w *wait) Nudge() {
+	w.req.a.reportDemand()
+	w.req.a.o.Waker.Nudge(w.req.fn.Name)
 }
 
 // leave releases the place in the queue, or the slot at the replica.
 func (w *wait) leave() {
 	w.end()
-	a := w.req.a
-	if w.queued.Leave(a.o.Now()) {
-		a.reportDemand()
-		a.o.Waker.Nudge(w.req.fn.Name)
+	if w.queued.Leave(w.req.a.o.Now()) {
+		w.Nudge()
 	}
 }
 

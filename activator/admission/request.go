@@ -112,7 +112,7 @@ func (r *Request) ReplicaID() string {
 
 // Decide decides what becomes of a request that waits for the function of snapshot f. f is read
 // after Enter: a failure that is published later rejects the request. A refused one has left.
-// The caller carries out Decision.Wake, whatever the verdict.
+// Ask carries out Decision.Wake, whatever the verdict.
 func (r *Request) Decide(f *snapshot.Snapshot, t ClientTimeouts, now time.Time) Decision {
 	q := r.queue
 	q.mu.Lock()

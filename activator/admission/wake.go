@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -15,10 +16,52 @@ const (
 	Nudge               // to look at the demand
 	Replica             // for a first replica; its answer is for Queue.Woken
 	// Begin is Replica or Nudge for a request that begins a cold start, for which the limits
-	// of its team are asked first. The caller passes on what they say, by ConfirmBegin or
-	// RefuseBegin, soon: until then no other request asks.
+	// of its team are asked first. Request.Ask passes on what they say, by ConfirmBegin or
+	// RefuseBegin: until then no other request asks.
 	Begin
 )
+
+// Platform is what a request asks for a replica of its function.
+type Platform interface {
+	// ChargeStart charges a team for a cold start that its request begins. Where it refuses,
+	// the request that asks has left when it returns.
+	ChargeStart(team string) *openai.Error
+	// Wake asks for a first replica, and Nudge to look at the demand.
+	Wake() (coldStart string)
+	Nudge()
+}
+
+// Ask asks p for what Decide returned, outside the lock of the queue that r waits in or has left.
+// The team whose request begins a cold start is charged for it; where that is refused, which is
+// returned if it is r's, the next that waits is asked.
+func (r *Request) Ask(q *Queue, next Wake, p Platform) (refusal *openai.Error) {
+	team, ok := r.Team, true
+	begins := next == Begin
+	defer func() {
+		for begins { // a panic: without an answer to Begin no later request would begin a start
+			_, begins = q.RefuseBegin(openai.New(openai.InternalError, ""))
+		}
+	}()
+	for ok && next == Begin {
+		e := p.ChargeStart(team)
+		if e == nil {
+			next = q.ConfirmBegin()
+			break
+		}
+		refusal = cmp.Or(refusal, e)
+		team, ok = q.RefuseBegin(e)
+	}
+	begins = false
+	switch next {
+	case Replica:
+		id := p.Wake()
+		q.Woken(id)
+		r.ColdStart = id
+	case Nudge:
+		p.Nudge()
+	}
+	return refusal
+}
 
 // claim is a cold start that a request is about to begin.
 type claim struct {

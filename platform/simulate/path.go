@@ -184,7 +184,7 @@ func (r *request) enter() {
 		st.tally.cold++
 		r.team.cold++
 	}
-	if e := cmp.Or(r.wake(d.Wake), d.Error); e != nil {
+	if e := cmp.Or(r.Ask(f.queue, d.Wake, r), d.Error); e != nil {
 		r.leave()
 		r.refuse(e)
 		return
@@ -192,29 +192,21 @@ func (r *request) enter() {
 	r.arm()
 }
 
-// wake asks the orchestrator for what the queue has decided.
-func (r *request) wake(w admission.Wake) *openai.Error {
-	st, f := r.st, r.f
-	if w == admission.Begin {
-		if st.limited {
-			if refusal := st.limits.AdmitColdStart(r.team.name, st.wall()); refusal != nil {
-				e := openai.New(openai.RateLimitExceeded, refusal.Message)
-				r.leave()
-				f.queue.RefuseBegin(e) // no other can have come since
-				return e
-			}
-		}
-		w = f.queue.ConfirmBegin()
+// ChargeStart charges a team for a cold start that begins, or refuses it.
+func (r *request) ChargeStart(team string) *openai.Error {
+	if !r.st.limited {
+		return nil
 	}
-	switch w {
-	case admission.Replica:
-		r.ColdStart = st.loop.orchestrator.Wake(f.name)
-		f.queue.Woken(r.ColdStart)
-	case admission.Nudge:
-		st.loop.orchestrator.Nudge(f.name)
+	refusal := r.st.limits.AdmitColdStart(team, r.st.wall())
+	if refusal == nil {
+		return nil
 	}
-	return nil
+	r.leave()
+	return openai.New(openai.RateLimitExceeded, refusal.Message)
 }
+
+func (r *request) Wake() (coldStart string) { return r.st.loop.orchestrator.Wake(r.f.name) }
+func (r *request) Nudge()                   { r.st.loop.orchestrator.Nudge(r.f.name) }
 
 // arm schedules the timeout of r's current step.
 func (r *request) arm() {
