@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Snapshot is the state of a function as the platform published it. Neither it nor
@@ -75,8 +76,8 @@ type Failure struct {
 
 // Reasons why a function cannot be placed.
 const (
-	QuotaExceeded = "gpu_quota_exceeded" // its team holds all the GPUs that it may
-	BudgetSpent   = "insufficient_quota" // its team has used up its budget
+	QuotaExceeded = string(openai.GPUQuotaExceeded)  // its team holds all the GPUs that it may
+	BudgetSpent   = string(openai.InsufficientQuota) // its team has used up its budget
 )
 
 // Blocked is why a function cannot be placed now. ETA is the expected time to READY as

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // Team is a team's guarantee and maximum, and its recent use.
@@ -175,7 +176,7 @@ func (t *teamCounts) hasRivals(f *Function) bool {
 }
 
 // CodeBudget is the verdict code of a team that is over its budget.
-const CodeBudget = "insufficient_quota"
+const CodeBudget = string(openai.InsufficientQuota)
 
 // refusedByBudget reports whether f's team is over its budget; if so it sets the
 // verdict.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/placement/eviction"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
@@ -228,7 +229,7 @@ type Action struct {
 
 // Codes of a Verdict, as clients see them.
 const (
-	CodeQuota    = "gpu_quota_exceeded"
+	CodeQuota    = string(openai.GPUQuotaExceeded)
 	CodeCapacity = "no_capacity"
 )
 
