@@ -282,9 +282,7 @@ func (c *Client) openStream(ctx context.Context, addr string) (*stream, error) {
 			if err != nil {
 				return nil, err
 			}
-			secure = tls.Client(conn, config)
-			if err := secure.HandshakeContext(ctx); err != nil {
-				conn.Close()
+			if secure, err = mtls.Connect(ctx, conn, config); err != nil {
 				return nil, err
 			}
 			return secure, nil

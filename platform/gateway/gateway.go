@@ -177,11 +177,8 @@ func secureDial(dial func(ctx context.Context, network, addr string) (net.Conn, 
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		secure := tls.Client(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			conn.Close()
+		secure, err := mtls.Connect(ctx, conn, config)
+		if err != nil {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: mtls.Explain(err)}
 		}
 		return secure, nil

@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -164,6 +165,18 @@ func Name(s *tls.ConnectionState) string {
 		return ""
 	}
 	return s.PeerCertificates[0].DNSNames[0]
+}
+
+// Connect makes a TLS connection of conn, within 5 s; it closes conn if that fails.
+func Connect(ctx context.Context, conn net.Conn, config *tls.Config) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secure, nil
 }
 
 // Explain prefixes a certificate error with its cause in words; other errors are
