@@ -236,16 +236,23 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	var first, last time.Time // the earliest arrival, and the latest so far
 	var delay time.Duration   // the largest delay of a line behind an earlier one
 	index := map[functions.Name]int{}
-	err := s.lines(func(n int, line []byte) error {
-		at, r, ok, err := parse(line)
-		if err == errForeign {
-			t.Foreign++
-		} else if err != nil {
-			return s.fail(n, "%v", err)
-		}
-		if !ok {
-			return nil
-		}
+	requests := func(each func(n int, at time.Time, r Request) error) (foreign int64, err error) {
+		err = s.lines(func(n int, line []byte) error {
+			at, r, ok, err := parse(line)
+			if err == errForeign {
+				foreign++
+			} else if err != nil {
+				return s.fail(n, "%v", err)
+			}
+			if !ok {
+				return nil
+			}
+			return each(n, at, r)
+		})
+		return foreign, err
+	}
+	var err error
+	t.Foreign, err = requests(func(_ int, at time.Time, r Request) error {
 		if t.Requests == 0 || at.Before(first) {
 			first = at
 		}
@@ -276,14 +283,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 		var held heap[Request]
 		var newest time.Duration
 		stopped := false // by the consumer
-		err := s.lines(func(n int, line []byte) error {
-			at, r, ok, err := parse(line)
-			if err != nil && err != errForeign {
-				return s.fail(n, "%v", err)
-			}
-			if !ok {
-				return nil
-			}
+		_, err := requests(func(n int, at time.Time, r Request) error {
 			r.At = max(0, at.Sub(first))
 			newest = max(newest, r.At)
 			held.push(int64(r.At), int32(n), r)
