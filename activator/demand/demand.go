@@ -1,5 +1,6 @@
-// Package demand has a type for a function's demand (requests in flight and queued), lists
-// functions whose demand changed since the last report, and counts what removed ones have in flight.
+// Package demand is of package activator alone: the type of a function's demand (requests in flight
+// and queued), the list of functions whose demand changed since the last report, and the count of
+// what removed ones have in flight.
 package demand
 
 import (

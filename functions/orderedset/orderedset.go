@@ -1,5 +1,5 @@
-// Package orderedset is a generic set to add to, drop from and loop over, without a membership
-// test: in order of insertion, except that the last member takes the place of a dropped one.
+// Package orderedset is a generic set, a list beside a map of positions, to add to, drop from and loop
+// over in order of insertion, except that the last member takes the place of a dropped one.
 package orderedset
 
 // Set is a set in insertion order, except that the last member replaces a

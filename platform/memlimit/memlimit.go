@@ -1,6 +1,6 @@
 // Package memlimit sets the Go memory limit of this process from its cgroup or the machine, unless
-// GOMEMLIMIT is set, and computes how many connections and bytes of request bodies fit; it refuses
-// none. The HTTP front refuses what is beyond that, before the kernel ends the process.
+// GOMEMLIMIT is set, computes how many connections and bytes of request bodies fit, and has a small
+// heap collected less often, unless GOGC is set. The HTTP front refuses what does not fit.
 package memlimit
 
 import (
