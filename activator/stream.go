@@ -395,7 +395,7 @@ func (s *eventStream) endWithEngineError() {
 // scanUsage reads the usage of a whole plain answer.
 func scanUsage(body []byte) openai.Usage {
 	var s openai.UsageScan
-	s.Pass(body)
+	s.Observe(body)
 	return s.Usage()
 }
 
@@ -414,7 +414,7 @@ func (s *bodyStream) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = x.attempt.reply.Read(p)
 	}
-	s.scan.Pass(p[:n])
+	s.scan.Observe(p[:n])
 	switch {
 	case err == io.EOF:
 		x.attempt.tokens.Usage = s.scan.Usage()

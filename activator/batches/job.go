@@ -70,7 +70,7 @@ func (j *job) count(failed bool, answer []byte) {
 	}
 	j.counts.Completed++
 	var scan openai.UsageScan
-	scan.Pass(answer)
+	scan.Observe(answer)
 	if u := scan.Usage(); u.Known {
 		j.counted = true
 		j.usage.InputTokens += u.Prompt

@@ -260,8 +260,8 @@ func TestUsageAgrees(t *testing.T) {
 			continue
 		}
 		var s UsageScan
-		pass(rng, text, s.Pass)
-		s.Pass([]byte(` {"usage":{"prompt_tokens":7}}`)) // behind the answer
+		pass(rng, text, s.Observe)
+		s.Observe([]byte(` {"usage":{"prompt_tokens":7}}`)) // behind the answer
 		if s.Usage() != want {
 			t.Fatalf("%s: %+v, want %+v", text, s.Usage(), want)
 		}

@@ -46,8 +46,8 @@ const (
 // Usage is the usage that has passed. Known is false if there was none.
 func (s *UsageScan) Usage() Usage { return s.usage }
 
-// Pass looks at p.
-func (s *UsageScan) Pass(p []byte) {
+// Observe looks at p.
+func (s *UsageScan) Observe(p []byte) {
 	quote := 0 // behind i: where the next one is
 	for i := 0; i < len(p) && s.state != scanOver; i++ {
 		c := p[i]

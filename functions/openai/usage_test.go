@@ -36,7 +36,7 @@ func TestUsageScan(t *testing.T) {
 			var s UsageScan
 			for p := []byte(x.body); len(p) > 0; {
 				n := min(size, len(p))
-				s.Pass(p[:n])
+				s.Observe(p[:n])
 				p = p[n:]
 			}
 			if s.Usage() != x.want {
@@ -53,7 +53,7 @@ func BenchmarkUsageScan(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var s UsageScan
-		if s.Pass(body); !s.Usage().Known {
+		if s.Observe(body); !s.Usage().Known {
 			b.Fatal("it has no usage")
 		}
 	}

@@ -289,7 +289,7 @@ func (s *forkServers) OnForkFailed(socket string) {
 	s.mu.Lock()
 	for _, p := range s.parents {
 		if p.socket == socket {
-			p.Suspect()
+			p.OnForkFailed()
 		}
 	}
 	s.mu.Unlock()

@@ -188,8 +188,8 @@ func (a *Activator) demand(all, first bool, u *Report) (whole bool, heard uint64
 	if first {
 		a.seq = 0 // the sequence number may be of another hub
 	}
-	for _, x := range a.changed.Entries() {
-		u.Demand = append(u.Demand, a.latest[x.Key])
+	for _, e := range a.changed.Entries() {
+		u.Demand = append(u.Demand, a.latest[e.Key])
 	}
 	if all {
 		a.addUnchanged(first, u)

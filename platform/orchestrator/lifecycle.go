@@ -119,11 +119,11 @@ func (l *lifecycle) unloadDrained(ctx context.Context, now placement.Instant) (a
 
 // retryUnloads repeats unloads that had no effect.
 func (l *lifecycle) retryUnloads(results []newest.Entry[string, commandResult], now placement.Instant) {
-	for _, x := range results {
-		if r := l.replicas[x.Key]; r != nil {
-			l.leadership.noteStaleEpoch(r, x.Value)
+	for _, e := range results {
+		if r := l.replicas[e.Key]; r != nil {
+			l.leadership.noteStaleEpoch(r, e.Value)
 			r.retryUnloadAt = now + tick
-			if x.Value.err == nil {
+			if e.Value.err == nil {
 				r.retryUnloadAt = now + unloadRetryAfter // the replica should be gone by then
 			}
 			l.unloadRetries.Add(r)

@@ -72,8 +72,8 @@ func (l *loop) turn(ctx context.Context) time.Duration {
 	if in.changed || l.catalog.shrunkAt > 0 {
 		l.catalog.read(now)
 	}
-	for _, x := range in.heartbeats.Entries() {
-		l.onHeartbeat(ctx, x.Value, now)
+	for _, e := range in.heartbeats.Entries() {
+		l.onHeartbeat(ctx, e.Value, now)
 	}
 	// Waiters of functions that became READY or failed are released first.
 	l.publisher.publishChanged()
@@ -87,8 +87,8 @@ func (l *loop) turn(ctx context.Context) time.Duration {
 	if all {
 		l.forecaster.Run(ctx, now)
 	}
-	for _, x := range in.nudges.Entries() {
-		if f := l.functions[x.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
+	for _, e := range in.nudges.Entries() {
+		if f := l.functions[e.Key]; f != nil && f.Active+f.Queued == 0 && f.wakeLease != 0 {
 			f.wakeLease = 0
 			l.enqueue(f)
 		}
@@ -105,40 +105,40 @@ func (l *loop) turn(ctx context.Context) time.Duration {
 
 // applyUpdates applies the inbox, except for heartbeats and nudges.
 func (l *loop) applyUpdates(ctx context.Context, in *updates, now placement.Instant) {
-	for _, x := range in.loaded.Entries() {
-		l.lifecycle.onLoaded(ctx, x.Key, x.Value, now)
+	for _, e := range in.loaded.Entries() {
+		l.lifecycle.onLoaded(ctx, e.Key, e.Value, now)
 	}
 	l.lifecycle.retryUnloads(in.unloaded.Entries(), now)
-	for _, x := range in.healthReports.Entries() {
-		l.lifecycle.sendVerify(ctx, x.Key, x.Value)
+	for _, e := range in.healthReports.Entries() {
+		l.lifecycle.sendVerify(ctx, e.Key, e.Value)
 	}
-	for _, x := range in.adapterUses.Entries() {
-		u := x.Key
+	for _, e := range in.adapterUses.Entries() {
+		u := e.Key
 		l.commands.run(ctx, func(ctx context.Context) { l.adapters.request(ctx, u.replica, u.adapter) })
 	}
-	for _, x := range in.wantedAdapters.Entries() {
-		l.adapters.wanted.Add(x.Key)
+	for _, e := range in.wantedAdapters.Entries() {
+		l.adapters.wanted.Add(e.Key)
 	}
-	for _, x := range in.sleepRefusals.Entries() {
-		if r := l.replicas[x.Key]; r != nil && !r.Stopping {
-			l.leadership.noteStaleEpoch(r, x.Value)
-			l.sleeping.fail(r, x.Value.err.Error(), now)
+	for _, e := range in.sleepRefusals.Entries() {
+		if r := l.replicas[e.Key]; r != nil && !r.Stopping {
+			l.leadership.noteStaleEpoch(r, e.Value)
+			l.sleeping.fail(r, e.Value.err.Error(), now)
 		}
 	}
-	for _, x := range in.stops.Entries() {
-		if f := l.functions[x.Key]; f != nil {
+	for _, e := range in.stops.Entries() {
+		if f := l.functions[e.Key]; f != nil {
 			l.forecaster.End(f, "")
 			l.lifecycle.stopFunction(f, now)
 		}
 	}
-	for _, x := range in.releases.Entries() {
-		if f := l.functions[x.Key]; f != nil {
+	for _, e := range in.releases.Entries() {
+		if f := l.functions[e.Key]; f != nil {
 			f.Released = now
 			l.enqueue(f)
 		}
 	}
-	for _, x := range in.wakes.Entries() {
-		l.onWake(x.Key, x.Value, now)
+	for _, e := range in.wakes.Entries() {
+		l.onWake(e.Key, e.Value, now)
 	}
 }
 

@@ -381,9 +381,9 @@ func (e *StageError) Error() string {
 }
 
 // Stage is the replica's Stager.
-func (l *loaderClient) Stage(ctx context.Context, w replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
+func (l *loaderClient) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
 	error) {
-	a := &stagingRequest{Stage: controlstream.Stage{Source: w.Source, Files: w.Files, Digest: w.Digest}, progress: progress,
+	a := &stagingRequest{Stage: controlstream.Stage{Source: req.Source, Files: req.Files, Digest: req.Digest}, progress: progress,
 		answer: make(chan stagingResult, 1)}
 	l.mu.Lock()
 	l.last++

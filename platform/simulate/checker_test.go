@@ -477,8 +477,8 @@ func (c *checker) waiters(f simulate.FunctionView, m *Model) {
 		}
 	}
 	if alone {
-		pic, ok := c.p.st.Loop().Function(f.Name)
-		alone = ok && pic.Blocked == nil && pic.Failure == nil
+		snapshot, ok := c.p.st.Loop().Function(f.Name)
+		alone = ok && snapshot.Blocked == nil && snapshot.Failure == nil
 	}
 	if c.lasts("alone "+key, alone, 20*time.Second) {
 		c.fail(6, "%d wait for %s, nothing is done for them and nothing is said", f.Queued, f.Name)

@@ -18,17 +18,17 @@ import (
 )
 
 // openBatches opens the files and batches of a data folder, on a data path.
-func openBatches(c *cli.ServeConfig, data *activator.Activator, cat *catalog.Catalog, gpus func() int, money *spend.Ledger,
+func openBatches(c *cli.ServeConfig, act *activator.Activator, cat *catalog.Catalog, gpus func() int, money *spend.Ledger,
 	limits *ratelimit.Limits, keys *auth.KeyStore, metrics *telemetry.Registry, log *slog.Logger) (*batches.Server, error) {
 	b, err := batches.Open(batches.Options{
-		Data: c.Data, Serve: data.Serve, Describe: data.DescribeModel, Caller: data.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money,
+		Data: c.Data, Serve: act.Serve, Describe: act.DescribeModel, Caller: act.Caller, MaxLine: int64(c.MaxBody), GPUs: gpus, Ledger: money,
 		Log: log, Now: time.Now,
 		HasKey: func(id string) bool {
 			return slices.ContainsFunc(keys.List(""), func(k auth.Key) bool { return k.ID == id })
 		},
 		Demand: func(yield func(batches.Demand) bool) {
 			for _, m := range cat.Models() {
-				d, ok := data.DemandOf(m.FullName())
+				d, ok := act.DemandOf(m.FullName())
 				if ok && !yield(batches.Demand{Name: d.Name, GPUs: m.Spec.Resources.GPUs, Active: d.Active, Queued: d.Queued, LastEnd: d.LastEnd}) {
 					return
 				}

@@ -17,12 +17,12 @@ import (
 )
 
 // newSockets makes the server of typing-time sessions on a data path.
-func newSockets(data *activator.Activator, backend *local.Local, metrics *telemetry.Registry, sockets, ofKey int,
+func newSockets(act *activator.Activator, backend *local.Local, metrics *telemetry.Registry, sockets, ofKey int,
 	log *slog.Logger) *socket.Server {
 	return socket.New(socket.Options{
-		Generate: data.Serve, Caller: data.Caller, Decide: data.DryRouteTyped, Sockets: sockets, SocketsOfKey: ofKey, Log: log,
+		Generate: act.Serve, Caller: act.Caller, Decide: act.DryRouteTyped, Sockets: sockets, SocketsOfKey: ofKey, Log: log,
 		Ahead: &socket.Ahead{
-			Find:        func(id auth.Identity, rec *functions.RouteRecord) socket.Outlook { return outlook(data, id, rec) },
+			Find:        func(id auth.Identity, rec *functions.RouteRecord) socket.Outlook { return outlook(act, id, rec) },
 			LoadAdapter: backend.LoadAdapter, Prewarm: backend.PrewarmBriefly, EndPrewarm: backend.EndPrewarm,
 			Count: func(metric string, value float64, labels ...string) { metrics.Series(metric, labels...)(value) },
 			Now:   time.Now,
@@ -31,8 +31,8 @@ func newSockets(data *activator.Activator, backend *local.Local, metrics *teleme
 }
 
 // outlook is what could be made ready for a decision: nothing of a Remote.
-func outlook(data *activator.Activator, id auth.Identity, rec *functions.RouteRecord) (o socket.Outlook) {
-	x := data.Foresee(id, rec)
+func outlook(act *activator.Activator, id auth.Identity, rec *functions.RouteRecord) (o socket.Outlook) {
+	x := act.Foresee(id, rec)
 	f := x.Snapshot
 	if f == nil || f.Remote != nil || f.Failure != nil {
 		return o

@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"healthy":         {answer: healthy, replace: []string{"", ""}},
 		"silent":          {err: errors.New("timeout"), replace: []string{"", "", "it does not answer: timeout"}},
-		"silent, suspect": {err: errors.New("timeout"), before: (*Parent).Suspect, replace: []string{"it does not answer: timeout"}},
+		"silent, suspect": {err: errors.New("timeout"), before: (*Parent).OnForkFailed, replace: []string{"it does not answer: timeout"}},
 		"threads":         {answer: Facts{PID: 7, Threads: 2}, replace: []string{"2 threads"}},
 		"forks":           {answer: Facts{PID: 7, Threads: 1, Forks: maxForks}, replace: []string{"forked 500 times"}},
 		"changed":         {answer: healthy, before: func(*Parent) { os.WriteFile(program, []byte("22"), 0o700) }, replace: []string{"files have changed"}},

@@ -114,9 +114,9 @@ func (p *Parent) fingerprintLocked() string {
 	return Fingerprint(append(p.o.Env.InstallFiles(), p.facts.Files...))
 }
 
-// Suspect makes the next check the last one that may stay without an answer: a fork
+// OnForkFailed makes the next check the last one that may stay without an answer: a fork
 // has failed.
-func (p *Parent) Suspect() {
+func (p *Parent) OnForkFailed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unanswered = max(p.unanswered, p.o.MaxUnanswered-1)

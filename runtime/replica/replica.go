@@ -62,7 +62,7 @@ var ErrDamaged = errors.New("a file of the checkpoint is damaged")
 // ctx has ended. It may call progress from any goroutine until it returns; whole is
 // 0 while unknown.
 type Stager interface {
-	Stage(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error)
+	Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error)
 }
 
 // EarlyStager is a Stager that can provide a checkpoint while it is still arriving.
@@ -71,7 +71,7 @@ type EarlyStager interface {
 	// StageEarly returns when files can be opened under the path (reads wait for
 	// their bytes). It is called once per start, from a goroutine of the replica;
 	// ctx is that of the whole staging, Rest included.
-	StageEarly(ctx context.Context, w StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error)
+	StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint, error)
 }
 
 // PartialCheckpoint is a checkpoint whose files can be opened while they arrive.

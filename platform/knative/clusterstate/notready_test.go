@@ -10,14 +10,14 @@ import (
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
-// TestNotReadyEndpoints: activators get the address of a starting pod as soon as its shim reports
+// TestEarlyReplicas: activators get the address of a starting pod as soon as its shim reports
 // it, until the pod is READY in a snapshot or cannot become READY.
-func TestNotReadyEndpoints(t *testing.T) {
+func TestEarlyReplicas(t *testing.T) {
 	s := newTestCluster(t, true)
 	want := func(when, endpoint string, picture snapshot.Snapshot) {
 		t.Helper()
 		picture.Name = web
-		got := s.NotReadyEndpoints(&picture)
+		got := s.EarlyReplicas(&picture)
 		switch {
 		case endpoint == "" && len(got) == 0:
 		case len(got) == 1 && got[0].ID == "r1" && got[0].Endpoint == endpoint:

@@ -146,10 +146,10 @@ func (s podSet) endpoint(p *pod, reportedURL string) string {
 	return "http://" + net.JoinHostPort(ip.String(), u.Port())
 }
 
-// NotReadyEndpoints lists the starting replicas of a revision whose shim accepts requests
+// EarlyReplicas lists the starting replicas of a revision whose shim accepts requests
 // before READY. A READY replica that is no longer in the snapshot is about to be stopped
 // and is left out.
-func (s *State) NotReadyEndpoints(of *snapshot.Snapshot) (out []snapshot.Replica) {
+func (s *State) EarlyReplicas(of *snapshot.Snapshot) (out []snapshot.Replica) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.revisions[of.Name]

@@ -481,7 +481,7 @@ func TestClusterStateInAnyOrder(t *testing.T) {
 				for _, x := range s.outdatedScales(true) {
 					s.writeScaleAsLeader(t.Context(), x)
 				}
-				s.NotReadyEndpoints(&snapshot.Snapshot{Name: web})
+				s.EarlyReplicas(&snapshot.Snapshot{Name: web})
 			}
 		}
 		for range 120 {

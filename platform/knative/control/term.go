@@ -165,7 +165,7 @@ func (t *leaderTerm) makeStreams() {
 	})
 	t.dataPath.DataPath = t.hub
 	if c.o.EarlyDispatch {
-		t.dataPath.notReady = t.cluster.NotReadyEndpoints
+		t.dataPath.notReady = t.cluster.EarlyReplicas
 	}
 }
 

@@ -76,7 +76,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		}
 		old, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
 		if err != nil && !status.IsNotFound(err) {
-			return c.explain(err, x)
+			return c.withHint(err, x)
 		}
 		there := err == nil
 		if x.GetKind() == "MutatingWebhookConfiguration" {
@@ -93,7 +93,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		case err != nil && dry && status.IsNotFound(err) && x.GetNamespace() == Namespace:
 			report(Name(x), knative.Created) // its namespace does not exist yet
 		case err != nil:
-			return c.explain(err, x)
+			return c.withHint(err, x)
 		case !there:
 			report(Name(x), knative.Created)
 		case sameObject(old, now):
@@ -143,7 +143,7 @@ func sameObject(old, now *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(withoutServerFields(old), withoutServerFields(now))
 }
 
-func (c *Cluster) explain(err error, x *unstructured.Unstructured) error {
+func (c *Cluster) withHint(err error, x *unstructured.Unstructured) error {
 	if status.IsNotFound(err) && x.GetNamespace() != "" && x.GetNamespace() != Namespace {
 		return &kit.Error{Exit: kit.ExitNotFound, What: "the cluster has no namespace " + x.GetNamespace(),
 			Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
@@ -164,7 +164,7 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 			}
 			now, err := c.resource(x).Get(ctx, x.GetName(), metav1.GetOptions{})
 			if err != nil {
-				return false, cmp.Or(ctx.Err(), c.explain(err, x))
+				return false, cmp.Or(ctx.Err(), c.withHint(err, x))
 			}
 			if what := missingReadiness(now); what != "" {
 				still = append(still, x.GetName()+": "+what)
@@ -261,7 +261,7 @@ func (c *Cluster) Remove(ctx context.Context, objects []*unstructured.Unstructur
 			continue
 		}
 		if err != nil {
-			return c.explain(err, x)
+			return c.withHint(err, x)
 		}
 		gone = append(gone, x)
 	}
@@ -294,7 +294,7 @@ func (c *Cluster) RemoveWarmHosts(ctx context.Context, dry bool, report func(nam
 			continue
 		}
 		if err != nil {
-			return c.explain(err, x)
+			return c.withHint(err, x)
 		}
 		report(Name(x))
 	}
@@ -307,7 +307,7 @@ func (c *Cluster) waitAbsent(ctx context.Context, x *unstructured.Unstructured) 
 		if err == nil || status.IsNotFound(err) {
 			return err != nil, nil
 		}
-		return false, c.explain(err, x)
+		return false, c.withHint(err, x)
 	})
 	if err != nil && ctx.Err() != nil {
 		return &kit.Error{Exit: kit.ExitTimeout, What: Name(x) + " is still going away", Hint: "run it again with a longer --timeout"}
