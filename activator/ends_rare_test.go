@@ -1,9 +1,11 @@
 package activator
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
+	"testing/synctest"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -128,8 +130,8 @@ var rareScenes = []scene{
 				s.note("%s: position %d of %s %v, cold start %q %v", id, position, name, ok, cold, is)
 			}
 			d, ok := s.act.DemandOf(testFunction("tiny").Name)
-			s.note("demand: %d active, %d queued, oldest %v ago, last end %v ago, %v, at e:1 %d", d.Active, d.Queued, since(d.Oldest), since(d.LastEnd), ok,
-				s.act.InFlightOf(testFunction("tiny").Name, "e:1"))
+			s.note("demand: %d active, %d queued, oldest %v ago, last end %v ago, %v, at e:1 %d", d.Active, d.Queued, since(d.Oldest),
+				since(d.LastEnd), ok, s.act.InFlightOf(testFunction("tiny").Name, "e:1"))
 		}
 		one := s.beside(func() { s.chat(saying(plainRequest, "one"), "X-Client-Request-Id", "one") })
 		two := s.beside(func() { s.chat(saying(plainRequest, "two"), "X-Client-Request-Id", "two") })
@@ -142,6 +144,36 @@ var rareScenes = []scene{
 		tell()
 		_, ok := s.act.DemandOf(testFunction("none").Name)
 		s.note("another: %v", ok)
+	}},
+	{name: "two waits of one request", play: func(s *stage) {
+		s.engineAt("e:1", after(2*time.Second, dies))
+		s.act.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
+		other := s.beside(func() { s.chat(saying(plainRequest, "other")) })
+		s.chat(plainRequest)
+		other()
+	}},
+	{name: "streams that come at once", play: func(s *stage) {
+		for i, events := range []string{event1 + event3, event1 + event3 + eventDone, event1, event1 + badFrame, eventDone} {
+			addr := fmt.Sprint("e:", i)
+			s.engineAt(addr, func(c net.Conn, _ *http.Request, _ string) bool {
+				return writeString(c, fmt.Sprintf("%s%x\r\n%s\r\n0\r\n\r\n", chunkHead, len(events), events))
+			})
+			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+			s.chat(saying(streamRequest, addr))
+		}
+	}},
+	{name: "a client that leaves its early copy", play: func(s *stage) {
+		shim := s.shimAt("e:1")
+		for _, ready := range []bool{true, false} {
+			s.act.Publish(startingAt(testFunction("tiny"), 4, "e:1"))
+			leaves := s.beside(func() { s.leaves(3*time.Second, plainRequest) })
+			if ready {
+				s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+			}
+			leaves()
+			synctest.Wait()
+			s.note("%d copies wait, %d were cancelled", shim.waiting.Load(), shim.disconnects.Load())
+		}
 	}},
 	{name: "names that are nearly right", play: func(s *stage) {
 		s.ready(1, "e:1")
