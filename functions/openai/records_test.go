@@ -65,7 +65,7 @@ func TestRecordOfBodies(t *testing.T) {
 	names := []string{"model", "Model", "user", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
 		"best_of", "messages", "input",
 		"prompt", "instructions", "system", "documents", "tools", "tool_choice", "functions", "response_format", "text", "guided_json",
-			"grammar", "logprobs",
+		"grammar", "logprobs",
 		"top_logprobs", "temperature", "seed", "stop", "image_url", "metadata"}
 	values := []string{`null`, `true`, `false`, `0`, `1`, `-1`, `2`, `1.0`, `1.5`, `1e400`, `"x"`, `""`, `"8"`, `[]`, `["a","b"]`,
 		`[{"role":"user","content":"hi"}]`, `{}`,
@@ -179,12 +179,12 @@ func TestRecordOfEngineErrors(t *testing.T) {
 		`{"object":"error","message":"Words.","type":"BadRequestError","param":null,"code":400}`,
 		`{"detail":"Words."}`, `{"detail":[{"loc":["body","messages",0],"msg":"Words.","type":"missing"},{"loc":["query"],"msg":"More."}]}`,
 		`[{"error":{"code":429,"message":"Words.","status":"RESOURCE_EXHAUSTED"}}]`,
-			`{"type":"error","error":{"type":"overloaded_error","message":"Words."}}`,
+		`{"type":"error","error":{"type":"overloaded_error","message":"Words."}}`,
 		`<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1><p>nginx</p></body></html>`, "Words.\nMore words.",
-			"\x00\x01", `{}`, `null`,
+		"\x00\x01", `{}`, `null`,
 		`"Words."`, `{"message":"Words.","error":"Bad Request","statusCode":400}`, `{"error":{"message":""}}`, `{"errors":["One.","Two."]}`,
 		`{"error":{"message":"Words.","type":"insufficient_quota","code":null}}`, `{"error":{"message":"Words.","code":"429"}}`,
-			`{"title":"Title.","detail":"Words."}`} {
+		`{"title":"Title.","detail":"Words."}`} {
 		add(400, nil, body)
 		add(500, nil, body)
 		add(429, nil, body)
@@ -192,7 +192,7 @@ func TestRecordOfEngineErrors(t *testing.T) {
 	for _, head := range []map[string]string{{"retry-after": "7"}, {"retry-after": "700"}, {"retry-after": "0"}, {"retry-after": "-1"},
 		{"retry-after": "1.2"},
 		{"retry-after": "Thu, 01 Jan 2026 00:00:09 GMT"}, {"retry-after": "Thu, 01 Jan 2020 00:00:09 GMT"}, {"retry-after-ms": "2500"},
-			{"retry-after-ms": "25"},
+		{"retry-after-ms": "25"},
 		{"retry-after": "7", "retry-after-ms": "2500"}, {"x-should-retry": "true"}, {"x-should-retry": "false"}, {"x-should-retry": "false",
 			"retry-after": "7"},
 		{"x-should-retry": "maybe"}} {
@@ -213,12 +213,12 @@ func TestRecordOfStreams(t *testing.T) {
 		"usage beside choice": {strings.Replace(hi, `"choices"`, `"usage":{"prompt_tokens":1,"completion_tokens":1},"choices"`, 1), stop, done},
 		"usage null":          {strings.Replace(hi, `"choices"`, `"usage":null,"choices"`, 1), done},
 		"text":                {choice(`"text":"hi"`), choice(`"text":"","finish_reason":"length"`), done},
-		"tool calls":          {choice(`"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`),
+		"tool calls": {choice(`"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`),
 			choice(`"delta":{},"finish_reason":"tool_calls"`), done},
-		"reasoning":           {choice(`"delta":{"reasoning_content":"hm"}`), hi, stop, done},
-		"error":               {hi, `data: {"error":{"message":"no","code":500}}` + "\n\n", done},
-		"error event":         {hi, "event: error\ndata: {\"message\":\"no\"}\n\n"},
-		"crlf":                {strings.ReplaceAll(hi, "\n", "\r\n"), strings.ReplaceAll(usage, "\n", "\r\n"), "data: [DONE]\r\n\r\n"},
+		"reasoning":   {choice(`"delta":{"reasoning_content":"hm"}`), hi, stop, done},
+		"error":       {hi, `data: {"error":{"message":"no","code":500}}` + "\n\n", done},
+		"error event": {hi, "event: error\ndata: {\"message\":\"no\"}\n\n"},
+		"crlf":        {strings.ReplaceAll(hi, "\n", "\r\n"), strings.ReplaceAll(usage, "\n", "\r\n"), "data: [DONE]\r\n\r\n"},
 		"comments": {": ping\n\n", hi, "event: x\nid: 1\nretry: 5\n", stop,
 			"data:[DONE]\n\n"},
 		"messages": {"event: message_start\n" +
@@ -232,7 +232,7 @@ func TestRecordOfStreams(t *testing.T) {
 				"data: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":9}},\"sequence_number\":2}\n\n"},
 		"responses failed": {"event: response.failed\n" +
 			"data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"no\"}},\"sequence_number\":2}\n\n"},
-		"two lines":             {"data: {\"id\":\"c\",\ndata: \"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", done},
+		"two lines": {"data: {\"id\":\"c\",\ndata: \"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", done},
 		"two lines, then usage": {"data: {\"id\":\"c\",\ndata: \"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", hi, usage, stop + usage + hi,
 			done},
 		"usage and empty lines": {usage + "\n\n" + hi, usage, "\n\n", ": c\n\n", usage + usage, hi, done},
