@@ -255,7 +255,7 @@ var scenes = []scene{
 	}},
 	{name: "engines that die", play: func(s *stage) {
 		s.engineAt("e:1", after(time.Second, dies))
-		s.engineAt("e:2", after(2*time.Second, dies))
+		s.engineAt("e:2", after(2100*time.Millisecond, dies)) // not as a held stream's head goes out
 		s.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 		s.chat(plainRequest)
 		time.Sleep(10 * time.Minute)

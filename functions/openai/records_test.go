@@ -62,10 +62,13 @@ func describe(e *Error) string {
 // TestRecordOfBodies: what is read from a body with each of the members that are looked at,
 // with values of all kinds.
 func TestRecordOfBodies(t *testing.T) {
-	names := []string{"model", "Model", "user", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of", "messages", "input",
-		"prompt", "instructions", "system", "documents", "tools", "tool_choice", "functions", "response_format", "text", "guided_json", "grammar", "logprobs",
+	names := []string{"model", "Model", "user", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
+		"best_of", "messages", "input",
+		"prompt", "instructions", "system", "documents", "tools", "tool_choice", "functions", "response_format", "text", "guided_json",
+		"grammar", "logprobs",
 		"top_logprobs", "temperature", "seed", "stop", "image_url", "metadata"}
-	values := []string{`null`, `true`, `false`, `0`, `1`, `-1`, `2`, `1.0`, `1.5`, `1e400`, `"x"`, `""`, `"8"`, `[]`, `["a","b"]`, `[{"role":"user","content":"hi"}]`, `{}`,
+	values := []string{`null`, `true`, `false`, `0`, `1`, `-1`, `2`, `1.0`, `1.5`, `1e400`, `"x"`, `""`, `"8"`, `[]`, `["a","b"]`,
+		`[{"role":"user","content":"hi"}]`, `{}`,
 		`{"include_usage":true}`, `{"include_usage":null,"x":1}`, `{"type":"json_object"}`, `{"type":"text"}`, `"none"`}
 	var lines []string
 	for _, name := range names {
@@ -138,7 +141,8 @@ func TestRecordOfErrors(t *testing.T) {
 		final := New(code, "Words.").Final()
 		lines = append(lines, fmt.Sprintf("\tfinal %s, again %v", describe(final), final.ShouldRetry()))
 	}
-	for _, d := range []Detail{{Progress: -1}, {}, {Phase: "loading", Progress: 100, ETA: time.Millisecond}, {Phase: "staging", Progress: -1, ETA: 90 * time.Second}} {
+	for _, d := range []Detail{{Progress: -1}, {}, {Phase: "loading", Progress: 100, ETA: time.Millisecond}, {Phase: "staging", Progress: -1,
+		ETA: 90 * time.Second}} {
 		e := New(ModelLoading, "Words.")
 		e.Thaw = &d
 		lines = append(lines, fmt.Sprintf("%+v: %s %q", d, describe(e), e.FrameFor("/v1/messages", 0)))
@@ -161,27 +165,36 @@ func TestRecordOfEngineErrors(t *testing.T) {
 			}
 			return head[name]
 		}, []byte(body), now)
-		lines = append(lines, fmt.Sprintf("%d %v %s: %s | type %s code %s param %s: %s", status, head, body, describe(e), e.Type,
-			e.Code, e.Param, e.Message))
+		lines = append(lines, fmt.Sprintf("%d %v %s: %s | type %s code %s param %s: %s | again %v after %v", status, head, body, describe(e),
+			e.Type,
+			e.Code, e.Param, e.Message, *e.Retry, e.RetryAfter))
 		lines = append(lines, "\t"+describe(e.For("/v1/messages"))+" "+fmt.Sprintf("%q", e.FrameFor("/v1/chat/completions", 0)))
 	}
-	for _, status := range []int{400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 418, 422, 425, 429, 499, 500, 501, 502, 503, 504, 507, 529, 599} {
+	for _, status := range []int{400, 401, 402, 403, 404, 405, 408, 409, 413, 415, 418, 422, 425, 429, 499, 500, 501, 502, 503, 504, 507, 529,
+		599} {
 		add(status, nil, "")
 		add(status, nil, `{"error":{"message":"Words.","type":"t","code":"c","param":"p"}}`)
 	}
-	for _, body := range []string{`{"error":"Words.","error_type":"validation"}`, `{"object":"error","message":"Words.","type":"BadRequestError","param":null,"code":400}`,
+	for _, body := range []string{`{"error":"Words.","error_type":"validation"}`,
+		`{"object":"error","message":"Words.","type":"BadRequestError","param":null,"code":400}`,
 		`{"detail":"Words."}`, `{"detail":[{"loc":["body","messages",0],"msg":"Words.","type":"missing"},{"loc":["query"],"msg":"More."}]}`,
-		`[{"error":{"code":429,"message":"Words.","status":"RESOURCE_EXHAUSTED"}}]`, `{"type":"error","error":{"type":"overloaded_error","message":"Words."}}`,
-		`<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1><p>nginx</p></body></html>`, "Words.\nMore words.", "\x00\x01", `{}`, `null`,
+		`[{"error":{"code":429,"message":"Words.","status":"RESOURCE_EXHAUSTED"}}]`,
+		`{"type":"error","error":{"type":"overloaded_error","message":"Words."}}`,
+		`<html><head><title>502 Bad Gateway</title></head><body><h1>502 Bad Gateway</h1><p>nginx</p></body></html>`, "Words.\nMore words.",
+		"\x00\x01", `{}`, `null`,
 		`"Words."`, `{"message":"Words.","error":"Bad Request","statusCode":400}`, `{"error":{"message":""}}`, `{"errors":["One.","Two."]}`,
-		`{"error":{"message":"Words.","type":"insufficient_quota","code":null}}`, `{"error":{"message":"Words.","code":"429"}}`, `{"title":"Title.","detail":"Words."}`} {
+		`{"error":{"message":"Words.","type":"insufficient_quota","code":null}}`, `{"error":{"message":"Words.","code":"429"}}`,
+		`{"title":"Title.","detail":"Words."}`} {
 		add(400, nil, body)
 		add(500, nil, body)
 		add(429, nil, body)
 	}
-	for _, head := range []map[string]string{{"retry-after": "7"}, {"retry-after": "700"}, {"retry-after": "0"}, {"retry-after": "-1"}, {"retry-after": "1.2"},
-		{"retry-after": "Thu, 01 Jan 2026 00:00:09 GMT"}, {"retry-after": "Thu, 01 Jan 2020 00:00:09 GMT"}, {"retry-after-ms": "2500"}, {"retry-after-ms": "25"},
-		{"retry-after": "7", "retry-after-ms": "2500"}, {"x-should-retry": "true"}, {"x-should-retry": "false"}, {"x-should-retry": "false", "retry-after": "7"},
+	for _, head := range []map[string]string{{"retry-after": "7"}, {"retry-after": "700"}, {"retry-after": "0"}, {"retry-after": "-1"},
+		{"retry-after": "1.2"},
+		{"retry-after": "Thu, 01 Jan 2026 00:00:09 GMT"}, {"retry-after": "Thu, 01 Jan 2020 00:00:09 GMT"}, {"retry-after-ms": "2500"},
+		{"retry-after-ms": "25"},
+		{"retry-after": "7", "retry-after-ms": "2500"}, {"x-should-retry": "true"}, {"x-should-retry": "false"}, {"x-should-retry": "false",
+			"retry-after": "7"},
 		{"x-should-retry": "maybe"}} {
 		for _, status := range []int{400, 429, 500, 503} {
 			add(status, head, `{"error":{"message":"Words."}}`)
@@ -200,11 +213,12 @@ func TestRecordOfStreams(t *testing.T) {
 		"usage beside choice": {strings.Replace(hi, `"choices"`, `"usage":{"prompt_tokens":1,"completion_tokens":1},"choices"`, 1), stop, done},
 		"usage null":          {strings.Replace(hi, `"choices"`, `"usage":null,"choices"`, 1), done},
 		"text":                {choice(`"text":"hi"`), choice(`"text":"","finish_reason":"length"`), done},
-		"tool calls":          {choice(`"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`), choice(`"delta":{},"finish_reason":"tool_calls"`), done},
-		"reasoning":           {choice(`"delta":{"reasoning_content":"hm"}`), hi, stop, done},
-		"error":               {hi, `data: {"error":{"message":"no","code":500}}` + "\n\n", done},
-		"error event":         {hi, "event: error\ndata: {\"message\":\"no\"}\n\n"},
-		"crlf":                {strings.ReplaceAll(hi, "\n", "\r\n"), strings.ReplaceAll(usage, "\n", "\r\n"), "data: [DONE]\r\n\r\n"},
+		"tool calls": {choice(`"delta":{"tool_calls":[{"index":0,"function":{"name":"f"}}]}`),
+			choice(`"delta":{},"finish_reason":"tool_calls"`), done},
+		"reasoning":   {choice(`"delta":{"reasoning_content":"hm"}`), hi, stop, done},
+		"error":       {hi, `data: {"error":{"message":"no","code":500}}` + "\n\n", done},
+		"error event": {hi, "event: error\ndata: {\"message\":\"no\"}\n\n"},
+		"crlf":        {strings.ReplaceAll(hi, "\n", "\r\n"), strings.ReplaceAll(usage, "\n", "\r\n"), "data: [DONE]\r\n\r\n"},
 		"comments": {": ping\n\n", hi, "event: x\nid: 1\nretry: 5\n", stop,
 			"data:[DONE]\n\n"},
 		"messages": {"event: message_start\n" +
@@ -219,7 +233,12 @@ func TestRecordOfStreams(t *testing.T) {
 		"responses failed": {"event: response.failed\n" +
 			"data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"no\"}},\"sequence_number\":2}\n\n"},
 		"two lines": {"data: {\"id\":\"c\",\ndata: \"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", done},
-		"half":      {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
+		"two lines, then usage": {"data: {\"id\":\"c\",\ndata: \"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n", hi, usage, stop + usage + hi,
+			done},
+		"usage and empty lines": {usage + "\n\n" + hi, usage, "\n\n", ": c\n\n", usage + usage, hi, done},
+		"usage twice": {`data: {"choices":[],"timings":{"usage":null},"usage":{"prompt_tokens":5,"completion_tokens":6}}` + "\n\n",
+			`data: {"choices":[],"usage":{"prompt_tokens":7},"x":{"usage":{"completion_tokens":8}}}` + "\n\n", done},
+		"half": {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
 	}
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(streams)) {
@@ -245,6 +264,38 @@ func TestRecordOfStreams(t *testing.T) {
 		}
 	}
 	record(t, "streams.txt", lines)
+}
+
+// TestRecordOfFrames: what the clients of each endpoint get of an engine's events, errors among
+// them, in whichever order.
+func TestRecordOfFrames(t *testing.T) {
+	const text, mark = "data: {\"type\":\"x\",\"sequence_number\":4}\n\n", "data: [DONE]\n\n"
+	const failure = "data: {\"error\":{\"message\":\"no\",\"code\":503}}\n\n"
+	parts := []string{text, failure, "event: error\n" + failure, "event: x\n" + failure, "error: {\"message\":\"no\",\"code\":400}\n\n",
+		"error: no \"words\"\n\n",
+		": ping\n\n", "event: error\r\ndata: {\"message\":\"no\"}\r\n\r\n", "data: {\"a\":\ndata: 1}\n\n"}
+	var lines []string
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses"} {
+		for _, first := range parts {
+			for _, second := range append(parts, mark) {
+				p := first + second
+				out := string(FrameErrors([]byte(p), path, 7))
+				lines = append(lines, fmt.Sprintf("%s %q: %s; next %d, joined %s", path, p, strings.ReplaceAll(out, p, "as it came"),
+					NextSequence([]byte(out), 2), strings.ReplaceAll(string(JoinData([]byte(p))), p, "as it came")))
+			}
+		}
+	}
+	for _, p := range append(parts, "", mark, text[:10], text+": c\n", text+": c\n: d", text+text[:5], "a\n\r\nb\n\n", "a\n\nb\n\r\nc",
+		"a\rb\n", "a\nb\rc", "\r") {
+		e, stated := Failure([]byte(p))
+		failure := "no failure"
+		if e != nil {
+			failure = fmt.Sprintf("%s, stated %v", describe(e), stated)
+		}
+		lines = append(lines, fmt.Sprintf("%q: whole %d, data %v, event %v, ends by CR %v, %s", p, CompleteEvents([]byte(p)), HasData([]byte(p)),
+			IsWholeEvent([]byte(p)), EndsLinesByCR([]byte(p)), failure))
+	}
+	record(t, "frames.txt", lines)
 }
 
 // TestRecordOfTools: which tools which engine refuses, in which requests.
