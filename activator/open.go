@@ -214,7 +214,11 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 		return auth.Identity{}, openai.New(openai.InvalidAPIKey,
 			"Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
 	}
-	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided.")
+	message := "Incorrect API key provided."
+	if other := cmp.Or(header("X-Api-Key"), header("Api-Key")); other != "" && other != secret {
+		message += " Two were sent: the one in Authorization counts, not that in x-api-key or api-key."
+	}
+	return auth.Identity{}, openai.New(openai.InvalidAPIKey, message)
 }
 
 // affinity is what the choice of replica depends on: the session where the client names one,

@@ -158,6 +158,15 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 			"Bearer admin-token-of-forty-characters-or-so...."); r.status != 200 {
 			t.Fatalf("%+v", r)
 		}
+		for _, name := range []string{"X-Api-Key", "Api-Key"} {
+			if r := w.post("/v1/messages", plainRequest, "Authorization", "Bearer old", name, blue); r.status != 401 ||
+				!strings.Contains(r.body, "the one in Authorization counts") {
+				t.Errorf("two keys: %+v", r)
+			}
+			if r := w.post("/v1/messages", plainRequest, "Authorization", "Bearer old", name, "old"); strings.Contains(r.body, "Two were sent") {
+				t.Errorf("one key twice: %+v", r)
+			}
+		}
 	})
 }
 

@@ -128,11 +128,16 @@ func TestPlainOfParts(t *testing.T) {
 		"members of an engine's own": {[]string{`"thinking":"h","reasoning_details":[{"text":"a"}],"name":"x","images":[]`, `"thinking":"m","reasoning_details":[{"text":"b"}],"name":"x","content":"c"`}, `{"role":"assistant","content":"c","thinking":"hm","reasoning_details":[{"text":"a"},{"text":"b"}],"name":"x"}`},
 		"content in parts":           {[]string{`"content":[{"type":"thinking","thinking":"h"}]`, `"content":[{"type":"text","text":"a"}]`, `"content":"b"`}, `{"role":"assistant","content":[{"type":"thinking","thinking":"h"},{"type":"text","text":"a"},{"type":"text","text":"b"}]}`},
 		"arguments as an object":     {[]string{`"tool_calls":[{"index":"0","id":"t","function":{"name":"f","arguments":{"a":1}}}]`}, `{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]}`},
-		"the message so far beside":  {[]string{`"role":"assistant","content":""},"message":{"content":""`, `"content":"one "},"message":{"content":"one "`, `"content":"two"},"message":{"content":"one two"`, `},"message":{"role":"assistant","content":"one two"`}, `{"role":"assistant","content":"one two"}`},
-		"a call that is no object":   {[]string{`"function_call":"f"`}, ""},
-		"a call without a name":      {[]string{`"function_call":{"name":1}`}, ""},
-		"sound that is no object":    {[]string{`"audio":"AAEC"`}, ""},
-		"sound that is no text":      {[]string{`"audio":{"data":[1]}`}, ""},
+		"calls of the same index": {[]string{
+			`"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\"c\":1}"}}]`,
+			`"tool_calls":[{"index":0,"id":"b","function":{"name":"f","arguments":""}}]`, `"tool_calls":[{"index":0,"function":{"arguments":"{\"c\":"}}]`,
+			`"tool_calls":[{"index":0,"id":"c","function":{"name":null,"arguments":"2}"}}]`,
+		}, `{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{\"c\":1}"}},{"id":"c","type":"function","function":{"name":"f","arguments":"{\"c\":2}"}}]}`},
+		"the message so far beside": {[]string{`"role":"assistant","content":""},"message":{"content":""`, `"content":"one "},"message":{"content":"one "`, `"content":"two"},"message":{"content":"one two"`, `},"message":{"role":"assistant","content":"one two"`}, `{"role":"assistant","content":"one two"}`},
+		"a call that is no object":  {[]string{`"function_call":"f"`}, ""},
+		"a call without a name":     {[]string{`"function_call":{"name":1}`}, ""},
+		"sound that is no object":   {[]string{`"audio":"AAEC"`}, ""},
+		"sound that is no text":     {[]string{`"audio":{"data":[1]}`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var events strings.Builder

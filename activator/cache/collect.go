@@ -63,7 +63,8 @@ func plainOf(path string, chunks [][]byte, usage []byte, guess bool) []byte {
 type collected struct {
 	texts    []textMember // of the message, in order
 	calls    map[int]*call
-	function *call // in the form that tool_calls have replaced
+	moved    map[int]int // the call that an index now stands for, where that is another
+	function *call       // in the form that tool_calls have replaced
 	sound    *sound
 	logprobs []member
 	guess    bool
@@ -303,7 +304,7 @@ func joinData(parts []string) string {
 func (c *collected) callIndex(parts []member) (int, bool) {
 	if v := value(parts, "index"); !isNull(v) {
 		i, err := strconv.Atoi(strings.Trim(string(v), `"`))
-		return i, err == nil
+		return c.callAt(i, parts), err == nil
 	}
 	last := -1
 	id := value(parts, "id")
@@ -318,6 +319,25 @@ func (c *collected) callIndex(parts []member) (int, bool) {
 		last++
 	}
 	return last, true
+}
+
+// callAt is the call that an index stands for. Some engines give every call the index 0: a
+// part with another id and a name, behind whole arguments, then begins the next call.
+func (c *collected) callAt(i int, parts []member) int {
+	at, ok := c.moved[i]
+	if !ok {
+		at = i
+	}
+	k, id, name := c.calls[at], value(parts, "id"), value(membersOf(value(parts, "function")), "name")
+	if k == nil || isNull(k.id) || isNull(id) || string(id) == `""` || string(id) == string(k.id) ||
+		isNull(name) || string(name) == `""` || !jsontext.Value(k.arguments).IsValid() {
+		return at
+	}
+	if c.moved == nil {
+		c.moved = map[int]int{}
+	}
+	c.moved[i] = slices.Max(slices.Collect(maps.Keys(c.calls))) + 1
+	return c.moved[i]
 }
 
 func (c *collected) addLogprobs(v jsontext.Value) bool {

@@ -282,22 +282,26 @@ func secondsOf(s float64, maximum time.Duration) time.Duration {
 }
 
 // IsErrorObject reports whether a JSON object, such as a chunk of a stream, is an error: it
-// has a member error that is not empty, or calls itself one.
+// has a member error that is not empty, calls itself one, or has an error_message and no choices.
 func IsErrorObject(d []byte) bool {
-	if len(d) == 0 || d[0] != '{' || !bytes.Contains(d, []byte(`"error"`)) {
+	if len(d) == 0 || d[0] != '{' || !bytes.Contains(d, []byte(`"error`)) {
 		return false
 	}
-	isError := false
+	isError, hasWords, hasChoices := false, false, false
 	eachMember(d, func(name, value []byte) bool {
 		switch string(name) {
 		case "error":
 			isError = isTruthy(value)
 		case "object", "type":
 			isError = string(value) == `"error"`
+		case "error_message":
+			hasWords = isTruthy(value)
+		case "choices":
+			hasChoices = isTruthy(value)
 		}
 		return !isError
 	})
-	return isError
+	return isError || hasWords && !hasChoices
 }
 
 // hasErrorShape reports whether clients find the words of an error by themselves: it has a

@@ -217,6 +217,16 @@ func TestMembersAgree(t *testing.T) {
 			t.Errorf("error %s: %v", value, got)
 		}
 	}
+	for text, want := range map[string]bool{
+		`{"id":"x","choices":null,"error_type":"BadRequestError","error_message":"too large"}`: true,
+		`{"error_message":"too large"}`:                         true,
+		`{"error_message":"a warning","choices":[{"index":0}]}`: false,
+		`{"error_message":null,"choices":[]}`:                   false,
+	} {
+		if got := IsErrorObject([]byte(text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
 	for _, torn := range []string{`{"error"`, `{"error":`, `{"error" 1}`, `{"error"}`, `["error"]`, `{"a":1 "error":1}`, `{"a":1;"error":1}`} {
 		if IsErrorObject([]byte(torn)) {
 			t.Errorf("%s is an error", torn)

@@ -191,6 +191,10 @@ func TestServerOfAnotherForm(t *testing.T) {
 	if _, errs, _ := runCLI(t, Programs{}, env, "deploy", "--server", srv.URL, "-f", "https://h/m.yaml"); !strings.Contains(errs, "curl URL | thaw deploy -f -") {
 		t.Error(errs)
 	}
+	_, errs, _ := runCLI(t, Programs{}, env, "deploy", "--server", srv.URL, "-f", "~/m.yaml")
+	if !strings.Contains(errs, "write the whole path") {
+		t.Error(errs)
+	}
 }
 
 func TestPrograms(t *testing.T) {

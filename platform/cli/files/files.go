@@ -86,6 +86,8 @@ func listFiles(paths []string) ([]string, error) {
 			e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
 			if strings.Contains(p, "://") {
 				e.Hint = "files of this machine are read: curl URL | thaw deploy -f -"
+			} else if strings.HasPrefix(p, "~") {
+				e.Hint = "the shell did not fill in ~: write the whole path"
 			}
 			return nil, e
 		}
