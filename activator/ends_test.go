@@ -63,7 +63,7 @@ func inOrder(all []moment) (lines []string) {
 func TestEnds(t *testing.T) {
 	var all strings.Builder
 	got := map[string]string{}
-	for _, s := range slices.Concat(scenes, moreScenes, rareScenes) {
+	for _, s := range slices.Concat(scenes, moreScenes, rareScenes, stepScenes) {
 		t.Run(s.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { got[s.name] = playScene(t, s) })
 		})
@@ -237,9 +237,13 @@ func (s *stage) chat(body string, head ...string) result {
 
 // leaves is a chat completion whose client leaves after a time.
 func (s *stage) leaves(after time.Duration, body string, head ...string) {
+	s.leavesAt("/v1/chat/completions", after, body, head...)
+}
+
+func (s *stage) leavesAt(path string, after time.Duration, body string, head ...string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), after)
 	defer cancel()
-	s.see(s.do(ctx, "POST", "/v1/chat/completions", body, head...))
+	s.see(s.do(ctx, "POST", path, body, head...))
 	time.Sleep(time.Millisecond)
 }
 

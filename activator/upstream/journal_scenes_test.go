@@ -50,6 +50,9 @@ var journalAnswers = map[string][]any{
 	"/gone/":        {"HTTP/1.1 307 T\r\nlocation: /gone\r\ncontent-length: 2\r\n\r\nno"},
 	"/refuses":      {"unread", "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", ends{}},
 	"/reads slowly": {"unread", time.Hour},
+	"/reads late":   {"unread", 300 * time.Millisecond, reads{}, okHello},
+	"/dies read":    {"unread", 300 * time.Millisecond, reads{}, ends{}},
+	"/dies read#2":  {"unread", 300 * time.Millisecond, reads{}, 100 * time.Millisecond, okHello},
 }
 
 // journals are the scenes of TestJournals.
@@ -122,6 +125,15 @@ var journals = map[string]func(w *wire){
 		w.read(w.do(context.Background(), Request{Path: "/refuses", Body: body}))
 		w.read(w.do(context.Background(), Request{Path: "/reads%20slowly", Body: body}))
 		w.get("/ok", 0)
+	},
+	"bodies that are read late": func(w *wire) {
+		post := func(path string, size int) {
+			w.read(w.do(context.Background(), Request{Path: path, Body: [][]byte{[]byte(strings.Repeat("b", size))}}))
+			w.peer()
+		}
+		post("/reads%20late", 3<<20)
+		post("/dies%20read", oneWrite+1)
+		post("/dies%20read", oneWrite)
 	},
 	"bodies long after others": func(w *wire) {
 		w.client.o.IdleTimeout = time.Hour

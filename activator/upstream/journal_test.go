@@ -39,7 +39,10 @@ type wire struct {
 }
 
 // ends is a part of an answer that closes its connection; reads reads the rest of a request.
-type ends struct{}
+type (
+	ends  struct{}
+	reads struct{}
+)
 
 func (w *wire) note(format string, args ...any) {
 	w.mu.Lock()
@@ -125,6 +128,9 @@ func (w *wire) serve(c net.Conn, n int) {
 				if _, err := io.WriteString(c, part); err != nil {
 					return
 				}
+			case reads:
+				b, _ := io.ReadAll(r.Body)
+				w.note("connection %d: %s %s, %d bytes in the end", n, r.Method, r.URL.Path, len(b))
 			case ends:
 				return
 			}
