@@ -49,6 +49,9 @@ var journalAnswers = map[string][]any{
 	"/gone":         {"HTTP/1.1 308 P\r\nlocation: /gone/\r\ncontent-length: 2\r\n\r\nno"},
 	"/gone/":        {"HTTP/1.1 307 T\r\nlocation: /gone\r\ncontent-length: 2\r\n\r\nno"},
 	"/refuses":      {"unread", "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", ends{}},
+	"/late end":     {headChunked + "1\r\na\r\n0\r\n", second, "\r\n"},
+	"/late trailer": {headChunked + "1\r\na\r\n0\r\nx: y\r\n", second, "\r\n"},
+	"/more":         {okHello + "more"},
 	"/reads slowly": {"unread", time.Hour},
 	"/reads late":   {"unread", 300 * time.Millisecond, reads{}, okHello},
 	"/dies read":    {"unread", 300 * time.Millisecond, reads{}, ends{}},
@@ -58,7 +61,8 @@ var journalAnswers = map[string][]any{
 // journals are the scenes of TestJournals.
 var journals = map[string]func(w *wire){
 	"answers": func(w *wire) {
-		for _, path := range []string{"/ok", "/fields", "/informs", "/none", "/close", "/old", "/stream", "/ok"} {
+		for _, path := range []string{"/ok", "/fields", "/informs", "/none", "/close", "/old", "/stream", "/late%20end",
+			"/late%20trailer", "/ok"} {
 			w.get(path, 20*second)
 		}
 	},
@@ -143,29 +147,8 @@ var journals = map[string]func(w *wire){
 		}
 		w.get("/ok", 0)
 	},
-	"cancelled": func(w *wire) {
-		leave := func(path string, after time.Duration) {
-			ctx, cancel := context.WithCancelCause(context.Background())
-			if after == 0 {
-				cancel(errors.New("the client left"))
-			} else {
-				defer time.AfterFunc(after, func() { cancel(errors.New("the client left")) }).Stop()
-			}
-			w.read(w.do(ctx, Request{Path: path, Bound: time.Hour}))
-			cancel(errors.New("too late"))
-			time.Sleep(10 * time.Millisecond)
-			w.traffic()
-		}
-		leave("/ok", 0)
-		leave("/ok", second)
-		leave("/never", second)
-		leave("/endless", second)
-		leave("/ok", second)
-		w.client.CloseIdle()
-		w.slow = 3 * second
-		leave("/ok", second)
-		leave("/ok", 10*second)
-	},
+	"cancelled":            cancelled,
+	"cancelled, by others": func(w *wire) { w.plain = true; cancelled(w) },
 	"slow dials": func(w *wire) {
 		w.slow = 4 * second
 		w.get("/ok", second)
@@ -254,6 +237,37 @@ var journals = map[string]func(w *wire){
 		w.get("/ok", 0)
 		w.read(r)
 	},
+	"answers that are too long": func(w *wire) {
+		other := w.do(context.Background(), Request{Path: "/more"})
+		beside := w.do(context.Background(), Request{Path: "/ok"})
+		w.get("/ok", 0)
+		w.read(other)
+		w.peer()
+		w.get("/fields", 0) // of a server that reports as well
+		w.peer()
+		w.read(beside)
+		for range 2 {
+			w.get("/more", 0)
+		}
+		w.peer()
+		w.get("/slash", 0) // where the first answer of two reports
+		w.get("/ok", 0)
+		w.refuses = errors.New("no route")
+		w.get("/ok", 0)
+		w.peer()
+		w.refuses = nil
+		w.get("/more", 0)
+		open := w.do(context.Background(), Request{Path: "/endless"})
+		w.refuses = syscall.ECONNREFUSED
+		w.get("/ok", 0) // it has a connection still
+		w.peer()
+		open.Close()
+		w.get("/ok", 0)
+		w.refuses = nil
+		w.get("/more", 0)
+		w.refuses = syscall.ECONNREFUSED
+		w.get("/ok", 0)
+	},
 	"few threads": func(w *wire) {
 		for range minAnswers + 2 {
 			w.get("/soon", 0)
@@ -284,4 +298,30 @@ var journals = map[string]func(w *wire){
 		w.peer()
 		w.get("/ok", 0)
 	},
+}
+
+// cancelled has clients leave at each point of a request.
+func cancelled(w *wire) {
+	leave := func(path string, after time.Duration) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		if after == 0 {
+			cancel(errors.New("the client left"))
+		} else {
+			defer time.AfterFunc(after, func() { cancel(errors.New("the client left")) }).Stop()
+		}
+		w.read(w.do(ctx, Request{Path: path, Bound: time.Hour}))
+		w.peer()
+		cancel(errors.New("too late"))
+		time.Sleep(10 * time.Millisecond)
+		w.traffic()
+	}
+	leave("/ok", 0)
+	leave("/ok", second)
+	leave("/never", second)
+	leave("/endless", second)
+	leave("/ok", second)
+	w.client.CloseIdle()
+	w.slow = 3 * second
+	leave("/ok", second)
+	leave("/ok", 10*second)
 }

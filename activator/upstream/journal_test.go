@@ -33,9 +33,31 @@ type wire struct {
 	refuses error         // of the next dials
 	slow    time.Duration // of dials
 	over    chan struct{} // the end of the scene
+	plain   bool          // contexts of requests have no hooks of their own
 
 	mu    sync.Mutex
 	lines []string
+	open  int // connections that the client has not closed
+	hooks int // of contexts
+}
+
+func (w *wire) add(n *int, by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*n += by
+}
+
+// hookContext is a context with hooks of its own, as httpserver's. They are counted.
+type hookContext struct {
+	context.Context
+	w *wire
+}
+
+func (c hookContext) AfterFunc(f func()) func() bool {
+	c.w.add(&c.w.hooks, 1)
+	ends := sync.OnceFunc(func() { c.w.add(&c.w.hooks, -1) })
+	stop := context.AfterFunc(c.Context, func() { defer ends(); f() })
+	return func() bool { defer ends(); return stop() }
 }
 
 // ends is a part of an answer that closes its connection; reads reads the rest of a request.
@@ -66,7 +88,10 @@ type wireConn struct {
 }
 
 func (c *wireConn) Close() error {
-	c.once.Do(func() { c.w.note("connection %d is closed", c.n) })
+	c.once.Do(func() {
+		c.w.note("connection %d is closed", c.n)
+		c.w.add(&c.w.open, -1)
+	})
 	return c.Conn.Close()
 }
 
@@ -93,6 +118,7 @@ func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if w.refuses != nil {
 		return nil, w.refuses
 	}
+	w.add(&w.open, 1)
 	local, remote := net.Pipe()
 	go w.serve(remote, n)
 	return &wireConn{Conn: local, w: w, n: n}, nil
@@ -143,6 +169,9 @@ func (w *wire) do(ctx context.Context, r Request) *Response {
 	r.Addr, r.Method = "e:1", http.MethodGet
 	if len(r.Body) > 0 {
 		r.Method = http.MethodPost
+	}
+	if !w.plain {
+		ctx = hookContext{ctx, w}
 	}
 	res, err := w.client.Do(ctx, &r)
 	if err != nil {
@@ -199,12 +228,19 @@ func (w *wire) peer() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	p := w.client.peers["e:1"]
-	if p == nil {
-		w.note("nothing is known of it; %d idle", w.client.count)
-		return
+	what := "nothing is known of it; "
+	if p != nil {
+		what = fmt.Sprintf("%d connections, %d answers, rest %v, starved %d, full for %v; %d of ", len(p.conns), p.answers,
+			p.rest.Round(time.Microsecond), p.starved, p.fullFor, len(p.idle))
+		if p.single || p.found > 0 {
+			what = fmt.Sprintf("marked %v, %d found, the first %v; ", p.single, p.found, p.first) + what
+		}
 	}
-	w.note("%d connections, %d of %d idle, %d answers, rest %v, starved %d, full for %v", len(p.conns), len(p.idle), w.client.count, p.answers,
-		p.rest.Round(time.Microsecond), p.starved, p.fullFor)
+	w.mu.Lock()
+	open, hooks := w.open, w.hooks
+	w.mu.Unlock()
+	w.note("%s%d idle, %d open, %d hooks, %d marked, %d unreported", what, w.client.count, open, hooks, w.client.marked,
+		w.client.unreported.Load())
 }
 
 // TestJournals: what a Client does to its connections and what its caller gets, and when, in each
