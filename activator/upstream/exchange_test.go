@@ -3,9 +3,13 @@ package upstream
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"net/http"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestExchange: a cancel ends the exchange that it is of, while that is under way, and no other.
@@ -59,5 +63,70 @@ func TestCutOfCancelled(t *testing.T) {
 	k.cancel(gen, left)
 	if e := k.failed(ErrNoAnswer, net.ErrClosed); !errors.Is(e, ErrCancelled) || !errors.Is(e, left) {
 		t.Error(e)
+	}
+}
+
+// unhookedContext is a context whose hooks run too late.
+type unhookedContext struct{ context.Context }
+
+func (unhookedContext) AfterFunc(func()) func() bool { return func() bool { return true } }
+
+// TestLeftBeforeItsHook: a request whose client left as its engine failed is one whose client left,
+// and not sent again, also where the connection does not know of it yet.
+func TestLeftBeforeItsHook(t *testing.T) {
+	for before := range 2 { // requests on the connection
+		left := errors.New("the client left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+			if n < before {
+				_, err := io.WriteString(c, okHello)
+				return err == nil
+			}
+			cancel(left)
+			return false
+		})
+		c := client(t, Options{IdleTimeout: time.Hour})
+		for range before {
+			r, err := c.Do(unhookedContext{ctx}, postRequest(e.addr, "x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.ReadAll(r)
+			r.Close()
+		}
+		_, err := c.Do(unhookedContext{ctx}, postRequest(e.addr, "x"))
+		if !errors.Is(err, ErrCancelled) || !errors.Is(err, left) || e.conns.Load() != 1 {
+			t.Errorf("behind %d: %v, %d connections", before, err, e.conns.Load())
+		}
+	}
+}
+
+// TestEndedAtOnce: an engine that closes a new connection before it gets the request has failed it.
+func TestEndedAtOnce(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dials := 0
+	c := client(t, Options{Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+		if dials++; dials > 20 {
+			return nil, errors.New("too many")
+		}
+		nc, err := new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		engine, err := ln.Accept()
+		if err != nil {
+			return nil, err
+		}
+		engine.Close()
+		k := newConn(New(Options{}), "", nc)
+		testkit.Eventually(t, "the connection has not ended", func() bool { return k.transport.look() == ended })
+		return nc, nil
+	}})
+	if _, err := c.Do(t.Context(), postRequest("e:1", "{}")); !errors.Is(err, ErrNoAnswer) || dials != 1 {
+		t.Errorf("%v after %d connections", err, dials)
 	}
 }

@@ -20,6 +20,7 @@ const (
 var journalAnswers = map[string][]any{
 	"/ok":           {okHello},
 	"/soon":         {100 * time.Millisecond, okHello},
+	"/seconds":      {5 * second, okHello},
 	"/minute":       {time.Minute, okHello},
 	"/quarter":      {15 * time.Minute, okHello},
 	"/never":        {24 * time.Hour},
@@ -235,6 +236,8 @@ var journals = map[string]func(w *wire){
 		w.get("/ok", 0)
 		w.client.Close()
 		w.get("/ok", 0)
+		w.client.CloseIdle()
+		w.get("/ok", 0)
 		w.read(r)
 	},
 	"answers that are too long": func(w *wire) {
@@ -268,36 +271,43 @@ var journals = map[string]func(w *wire){
 		w.refuses = syscall.ECONNREFUSED
 		w.get("/ok", 0)
 	},
-	"few threads": func(w *wire) {
-		for range minAnswers + 2 {
-			w.get("/soon", 0)
-		}
-		var all sync.WaitGroup
-		one := w.do(context.Background(), Request{Path: "/soon"})
-		two := w.do(context.Background(), Request{Path: "/soon"})
-		three := w.do(context.Background(), Request{Path: "/soon"})
-		w.read(two)
-		w.read(three)
-		w.peer()
-		var more []*Response
-		for range 2 {
-			more = append(more, w.do(context.Background(), Request{Path: "/ok"}))
-		}
-		all.Go(func() { w.get("/minute", 0) }) // beside the others, and waits
-		time.Sleep(100 * time.Millisecond)
-		for _, r := range more {
-			w.read(r)
-		}
-		w.peer()
-		time.Sleep(second) // longer than its patience
-		w.peer()
-		w.read(one)
-		w.get("/ok", 0)
-		w.peer()
-		all.Wait()
-		w.peer()
-		w.get("/ok", 0)
-	},
+	"few threads":           fewThreads,
+	"few threads, of ours":  func(w *wire) { w.client.o.Framed = true; fewThreads(w) },
+	"few threads, over TLS": fewThreads,
+}
+
+// fewThreads has requests beside others, of which one waits for long on a connection of its own.
+func fewThreads(w *wire) {
+	for range minAnswers + 2 {
+		w.get("/soon", 0)
+	}
+	var all sync.WaitGroup
+	one := w.do(context.Background(), Request{Path: "/soon"})
+	two := w.do(context.Background(), Request{Path: "/soon"})
+	three := w.do(context.Background(), Request{Path: "/soon"})
+	w.read(two)
+	w.read(three)
+	w.peer()
+	var more []*Response
+	for range 2 {
+		more = append(more, w.do(context.Background(), Request{Path: "/ok"}))
+	}
+	all.Go(func() { w.get("/seconds", 0) }) // beside the others, and waits
+	time.Sleep(100 * time.Millisecond)
+	for _, r := range more {
+		w.read(r)
+	}
+	w.peer()
+	time.Sleep(second) // longer than its patience
+	w.peer()
+	w.read(one)
+	w.get("/ok", 0)
+	w.peer()
+	all.Wait()
+	w.peer()
+	w.get("/ok", 0)
+	w.get("/minute", 0) // on the connection that had waited
+	w.peer()
 }
 
 // cancelled has clients leave at each point of a request.

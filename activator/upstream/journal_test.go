@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +36,7 @@ type wire struct {
 	slow    time.Duration // of dials
 	over    chan struct{} // the end of the scene
 	plain   bool          // contexts of requests have no hooks of their own
+	secure  *tls.Config   // of the engine, over TLS; nil: without
 
 	mu    sync.Mutex
 	lines []string
@@ -113,7 +116,7 @@ func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
 	case <-time.After(w.slow):
 	case <-ctx.Done():
 		w.note("dial ends: %v", context.Cause(ctx))
-		return nil, context.Cause(ctx)
+		return nil, ctx.Err()
 	}
 	if w.refuses != nil {
 		return nil, w.refuses
@@ -127,6 +130,9 @@ func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
 // serve is the engine's end of connection n.
 func (w *wire) serve(c net.Conn, n int) {
 	defer c.Close()
+	if w.secure != nil {
+		c = tls.Server(c, w.secure)
+	}
 	for br := bufio.NewReader(c); ; {
 		r, err := http.ReadRequest(br)
 		if err != nil {
@@ -166,7 +172,7 @@ func (w *wire) serve(c net.Conn, n int) {
 
 // do sends a request; "" is an answer that is to be read.
 func (w *wire) do(ctx context.Context, r Request) *Response {
-	r.Addr, r.Method = "e:1", http.MethodGet
+	r.Addr, r.Method, r.Secure = "e:1", http.MethodGet, w.secure != nil
 	if len(r.Body) > 0 {
 		r.Method = http.MethodPost
 	}
@@ -246,12 +252,19 @@ func (w *wire) peer() {
 // TestJournals: what a Client does to its connections and what its caller gets, and when, in each
 // of journals. testdata/journals.txt has all of it.
 func TestJournals(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	certified.Close()
 	var all strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(journals)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &wire{t: t, began: time.Now(), answers: journalAnswers, over: make(chan struct{})}
-				w.client = New(Options{Dial: w.dial, MaxIdle: 3})
+				w.client = New(Options{Dial: w.dial, MaxIdle: 3, TLS: func(string) *tls.Config {
+					return &tls.Config{RootCAs: certified.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com"}
+				}})
+				if strings.HasSuffix(name, ", over TLS") {
+					w.secure = certified.TLS.Clone()
+				}
 				journals[name](w)
 				w.peer()
 				w.client.Close()
