@@ -43,9 +43,9 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 		return nil, &EngineError{}
 	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && at.Streams && !a.Events && isNoAnswer(a.Begin):
 		return a.ForeignError(), nil
-	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(at.Usage && a.End):
+	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(a.End && (at.Usage || a.Events)):
 		return nil, nil
-	case a.Events && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
+	case a.Events && stream && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
 		return nil, nil // an error has an event of the endpoint's own, which passes
 	case a.Events:
 		begin := a.Begin

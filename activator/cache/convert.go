@@ -158,6 +158,9 @@ func isNoop(chunk []byte) bool {
 // Engines in Python may write numbers that JSON does not have, pieces of characters, and JSON
 // in lines.
 func PlainOf(path string, events []byte) []byte {
+	if path != pathChat && path != pathCompletions {
+		return openai.CollectWhole(path, events)
+	}
 	events = bytes.TrimPrefix(events, []byte("\ufeff"))
 	if plain := collectEvents(path, events); plain != nil {
 		return plain

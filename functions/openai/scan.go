@@ -158,6 +158,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		s.Failed = true
 		return false
 	}
+	s.Done = s.Done || isEndEvent(d)
 	s.Token = s.Token || hasToken(d)
 	if !s.Finished {
 		i := memberValue(d, "finish_reason")
@@ -178,6 +179,28 @@ func (s *Stream) lookAtData(d []byte) bool {
 	}
 	i = skipSpace(d, i+1)
 	return i < len(d) && d[i] == ']'
+}
+
+// isEndEvent reports whether an event is the last of the responses or messages endpoint by its
+// type, which some engines write without a line of the event's name.
+func isEndEvent(d []byte) bool {
+	if len(d) < len(`{"type":"message_stop"}`) {
+		return false
+	}
+	if rest, ok := bytes.CutPrefix(d[skipSpace(d, 1):], []byte(`"type":`)); ok {
+		d = bytes.TrimLeft(rest, " ")
+	} else if i := bytes.LastIndexByte(d, ','); i >= 0 {
+		if rest, ok = bytes.CutPrefix(bytes.TrimLeft(d[i+1:], " "), []byte(`"type":`)); !ok {
+			return false
+		}
+		d = bytes.TrimLeft(rest, " ")
+	}
+	for _, kind := range [...]string{`"response.completed"`, `"response.incomplete"`, `"message_stop"`} {
+		if bytes.HasPrefix(d, []byte(kind)) {
+			return true
+		}
+	}
+	return false
 }
 
 // holdsText reports whether a string that is not empty begins at i.

@@ -70,6 +70,7 @@ func Rows() (rows []Row) {
 	rows = append(rows, reportRows()...)
 	rows = append(rows, dialectRows()...)
 	rows = append(rows, foreignRows()...)
+	rows = append(rows, collectedRows()...)
 	return append(append(rows, strayRows()...), keptOpenRows()...)
 }
 
