@@ -164,8 +164,8 @@ func (p *problems) checkEngine(s *ModelSpec) {
 	case len(Nearest(string(s.Engine), wordsOf(Engines), 1)) > 0:
 		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
 	default:
-		const other = "another server is engine: command with args: [PROGRAM, --port, \"{port}\"]; one that runs already is kind: Remote; or one of "
-		p.add("spec.engine", other+list, "%q is no engine thaw knows", Clip(string(s.Engine)))
+		const other = "another server is engine: command with args: [PROGRAM, --port, \"{port}\"]; one that runs already is kind: Remote"
+		p.add("spec.engine", other+"; or one of "+list, "%q is no engine thaw knows", Clip(string(s.Engine)))
 	}
 	if s.Engine == EngineCommand {
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {

@@ -238,7 +238,6 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
-		doc.places = placesOf(d.places)
 		if d.Examples && !d.spoils("spec.intents") && !anyBelow(problems, "spec.intents") {
 			problems = append(problems, d.readExamples(router)...)
 		}
@@ -256,7 +255,6 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		composition.Spec.SetDefaults()
 		composition.Origin = doc.origin()
 		doc.Composition, problems = composition, functions.ValidateComposition(composition)
-		doc.places = placesOf(d.places)
 	case functions.KindTeam:
 		team := new(functions.Team)
 		d.value(body, reflect.ValueOf(team).Elem(), "")
@@ -269,6 +267,9 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		}
 		d.add(kindAt, "kind", suggestKind(d.kind, m), message)
 		return doc, false
+	}
+	if doc.Model == nil {
+		doc.places = placesOf(d.places)
 	}
 	for _, p := range problems {
 		if !d.spoils(p.Path) {
