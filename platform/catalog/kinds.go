@@ -198,6 +198,14 @@ func (d *decoder) documents(data []byte) (docs []Document, err error) {
 	return docs, nil
 }
 
+func newDocument(file string, body ast.Node) Document {
+	doc := Document{File: file}
+	if p := position(body); p != nil {
+		doc.Line = p.Line
+	}
+	return doc
+}
+
 // document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
 	d.begin()
@@ -216,10 +224,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 			break
 		}
 	}
-	doc := Document{File: d.file}
-	if p := position(body); p != nil {
-		doc.Line = p.Line
-	}
+	doc := newDocument(d.file, body)
 	var problems []functions.Problem
 	switch d.kind {
 	case functions.KindModel:
