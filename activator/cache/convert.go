@@ -161,7 +161,7 @@ func PlainOf(path string, events []byte) []byte {
 	if path != pathChat && path != pathCompletions {
 		return openai.CollectWhole(path, events)
 	}
-	events = bytes.TrimPrefix(events, []byte("\ufeff"))
+	events = openai.SingleData(bytes.TrimPrefix(events, []byte("\ufeff")))
 	if plain := collectEvents(path, events); plain != nil {
 		return plain
 	}

@@ -36,7 +36,7 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	}
 	kind := res.Header("content-type")
 	events, isJSON := strings.HasPrefix(kind, "text/event-stream"), strings.HasPrefix(kind, "application/json")
-	if !events && !isJSON && !isMedia(c.request.Endpoint) {
+	if at := openai.FindEndpoint(c.request.Endpoint); !events && !isJSON && !(at != nil && at.Media()) {
 		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)) + c.pathHint())
 	}
 	if isJSON && whole && !jsontext.Value(bytes.TrimSpace(body)).IsValid() {
@@ -60,9 +60,6 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	}
 	return nil
 }
-
-// isMedia reports whether an endpoint answers with other things than JSON too.
-func isMedia(endpoint string) bool { return strings.HasPrefix(endpoint, "/v1/audio/") }
 
 // Fail notes a failure of the other side, such as an answer that broke off in its middle.
 func (c *Call) Fail(problem string) { c.proved, c.problem = failed, problem }

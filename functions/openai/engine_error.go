@@ -124,7 +124,7 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 		}
 	}
 	var all []string
-	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "detail", "errors", "title", "description", "reason"} {
+	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason"} {
 		inner := wordsOf(v[name], depth+1)
 		if name == "error" || len(all) == 0 {
 			w = inner.over(w)

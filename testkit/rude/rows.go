@@ -71,6 +71,7 @@ func Rows() (rows []Row) {
 	rows = append(rows, dialectRows()...)
 	rows = append(rows, foreignRows()...)
 	rows = append(rows, collectedRows()...)
+	rows = append(rows, oddRows()...)
 	return append(append(rows, strayRows()...), keptOpenRows()...)
 }
 
