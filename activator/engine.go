@@ -156,7 +156,7 @@ func (a *attempt) want() answer.Want {
 	if to := a.remote.Remote(); to != nil { // which names the model as its other side does
 		name = to.Metadata.Name
 	}
-	return answer.Want{Stream: r.stream, Whole: !r.stream && r.endpoint.Usage, Comments: a.remote != nil, Model: name,
+	return answer.Want{Stream: r.stream, Whole: !r.stream && r.endpoint.Streams, Comments: a.remote != nil, Model: name,
 		Choices: r.env.N, Idle: a.idleBound(), Most: r.a.o.Timing.PlainAnswer}
 }
 
@@ -237,6 +237,9 @@ func (a *attempt) assemble(r *answer.Answer) *openai.Error {
 	whole := cache.PlainOf(a.req.endpoint.Path, r.Begin)
 	if !r.End || whole == nil {
 		return r.ForeignError()
+	}
+	if e := openai.WholeError(whole); e != nil { // a response that failed has its error within
+		return e
 	}
 	r.Begin, r.Events, a.assembled = whole, false, true
 	return nil

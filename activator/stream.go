@@ -277,6 +277,9 @@ func (s *eventStream) pass(p []byte) {
 	if s.seen.InLines {
 		s.out = openai.JoinData(s.out)
 	}
+	if s.seen.Doubled {
+		s.out = openai.SingleData(s.out)
+	}
 	if s.seen.Failed && !failed {
 		s.out = openai.FrameErrors(s.out, s.x.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
@@ -341,6 +344,9 @@ func (s *eventStream) engineEnded(err error) {
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		e, blamed := p.reportBreak(err)
+		if len(s.seen.Said) > 0 && !s.seen.Token {
+			e.Message += " It wrote: " + functions.Clip(string(s.seen.Said))
+		}
 		if p.attempt.remote != nil {
 			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
 		}

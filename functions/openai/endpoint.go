@@ -34,6 +34,9 @@ var Endpoints = [...]Endpoint{
 	{Path: "/v1/audio/translations", Form: true},
 }
 
+// Media reports whether the answers are sound, or a text of any form.
+func (e *Endpoint) Media() bool { return strings.HasPrefix(e.Path, "/v1/audio/") }
+
 // FindEndpoint returns the endpoint of a path; nil where a client may not reach it.
 func FindEndpoint(path string) *Endpoint {
 	for i := range Endpoints {

@@ -249,6 +249,9 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
 			hint = bracesHint
 		}
+		if path == "spec.engine" {
+			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
+		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
@@ -321,7 +324,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, names), "unknown key")
+				d.fail(kv, at, d.suggestKey(key, at, names), "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}
@@ -382,7 +385,11 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.failUnlessNull(n, path, "", "a list is")
+		hint := ""
+		if path == "spec.args" {
+			hint = `an item for each argument, such as args: [--max-model-len, "8192"]`
+		}
+		d.failUnlessNull(n, path, hint, "a list is")
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
