@@ -263,6 +263,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 		a.o.Cache.Purge(e.Name)
 		named := func(other *entry) bool { return other.Snapshot().PublicName() == public }
 		if public == e.Name || !slices.ContainsFunc(a.names.table.Team(public.Team), named) { // else the series are another's, too
+			e.Data.metrics.Store(metrics.New(metrics.Nothing{}, public)) // of requests that end later
 			a.o.Metrics.Forget(public.Name, public.Team)
 		}
 	}, names...)
