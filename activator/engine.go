@@ -277,7 +277,7 @@ func (a *attempt) recordFirstByte(now time.Time, plain bool) {
 	if !queued.Cold || queued.ColdStart == "" || !act.coldStarts.RememberFirstByte(queued.ColdStart, a.firstByteTook) {
 		return
 	}
-	metrics.ObserveFirstByte(act.o.Metrics, fn.Snapshot(), a.firstByteTook)
+	act.metricsOf(fn).ObserveFirstByte(fn.Snapshot().ColdStart, a.firstByteTook)
 	if act.o.OnFirstByte != nil {
 		act.o.OnFirstByte(fn.Name, queued.ColdStart, a.firstByteTook)
 	}
