@@ -273,7 +273,7 @@ func RunTranscript(t *testing.T, x Transcript) {
 		text = strings.ReplaceAll(text, h, "HIDDEN")
 	}
 	text = blockID.ReplaceAllString(text, "blockid=ID")
-	compare(t, cmp.Or(x.File, "transcript.txt"), text)
+	Compare(t, cmp.Or(x.File, "transcript.txt"), text)
 	if c, ok := x.Source.(interface{ Close() }); ok && x.Front.conns != nil {
 		x.Front.conns.CheckClosed(t, c)
 	}
@@ -281,7 +281,8 @@ func RunTranscript(t *testing.T, x Transcript) {
 
 var blockID = regexp.MustCompile(`blockid=[A-Za-z0-9%]+`)
 
-func compare(t *testing.T, name, text string) {
+// Compare compares a text with a file in testdata, which -update writes anew.
+func Compare(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {

@@ -136,7 +136,7 @@ func (b Bucket) NewUpload(ctx context.Context, method, url, name string, body io
 func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*http.Response, error) {
 	r, err := client.Do(req)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced", Err: err}
+		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced", Err: io.ErrUnexpectedEOF}
 	}
 	if err != nil {
 		return nil, Network(req.Context(), b.String(), name, err)
