@@ -204,11 +204,12 @@ func RunTranscript(t *testing.T, x Transcript) {
 			requests()
 		}
 	}
+	writeBody := func(name string, size int64) error {
+		return x.Writer.Write(t.Context(), x.Location, name, strings.NewReader("a cache"), size)
+	}
 	if x.Writer != nil {
-		body := "a cache"
 		x.Front.set(x.Written, nil)
-		err := x.Writer.Write(t.Context(), x.Location, "compile cache/x+y.tar", strings.NewReader(body), int64(len(body)))
-		if err != nil {
+		if err := writeBody("compile cache/x+y.tar", 7); err != nil {
 			t.Error(err)
 		}
 		write("write")
@@ -258,11 +259,27 @@ func RunTranscript(t *testing.T, x Transcript) {
 		_, err := x.Source.Plan(t.Context(), x.Location, nil)
 		describe("plan", err)
 		describe("read", readAll())
+		if x.Writer != nil {
+			describe("write", writeBody("compile cache/x.tar", 7))
+		}
+	}
+	write("404, for each file")
+	x.Front.set(answer{status: 404}.give, nil)
+	for _, f := range planned {
+		if f.Version != "" {
+			_, err := readBody(t.Context(), x.Source, f, 0, max(f.Size, 1))
+			describe("read", err)
+		}
 	}
 	for _, c := range changes {
 		x.Front.set(nil, c.change)
 		write("a range %s", c.name)
 		describe("read", readAll())
+	}
+	if x.Writer != nil {
+		x.Front.set(x.Written, nil)
+		err := writeBody("compile cache/x.tar", 9)
+		write("write of too few bytes\n\t%s %v", source.KindOf(err), err)
 	}
 	x.Front.set(nil, nil)
 	if err := readAll(); err != nil {

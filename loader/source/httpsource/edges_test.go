@@ -219,7 +219,7 @@ func TestBodies(t *testing.T) {
 	if _, err := ReadBody(r, 4, "s"); err != broken {
 		t.Errorf("of a caller that left: %v", err)
 	}
-	for in, want := range map[string]string{"": "unexpected EOF", "abc": "unexpected EOF", "abcd": "", "abcdef": ""} {
+	for in, want := range map[string]string{"": ErrShort.Error(), "abc": ErrShort.Error(), "abcd": "", "abcdef": ""} {
 		for _, from := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.DataErrReader, func(r io.Reader) io.Reader { return r }} {
 			got, err := io.ReadAll(Exactly(from(strings.NewReader(in)), 4))
 			if fmt.Sprint(err) != map[bool]string{true: "<nil>", false: want}[want == ""] || string(got) != in[:min(4, len(in))] {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReceiveBuffer: each connection has the bound of the kernel's buffer, whoever checks its
-// address.
+// TestReceiveBuffer: each connection has the bound of the kernel's buffer, also one whose
+// address is checked.
 func TestReceiveBuffer(t *testing.T) {
 	if maxReceiveBuffer() < receiveBuffer {
 		t.Skip("this machine allows no buffer of that size")
