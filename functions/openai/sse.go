@@ -156,6 +156,8 @@ func FrameErrors(p []byte, path string, sequence int64) []byte {
 	named := false
 	for l := range bytes.Lines(p) {
 		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
+		case "": // the end of an event, or a comment
+			named = named && len(bytes.TrimRight(l, "\r\n")) > 0
 		case "event":
 			named = string(bytes.TrimSpace(value)) == "error"
 		case "error", "data":
