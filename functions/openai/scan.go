@@ -248,6 +248,7 @@ func Failure(p []byte) (e *Error, stated bool) {
 			return nil, false
 		}
 		l, p = bytes.TrimRight(l, "\r"), rest
+		named = named && len(l) > 0 // until the event ends
 		if event, ok := bytes.CutPrefix(l, []byte("event:")); ok {
 			named = string(bytes.TrimSpace(event)) == "error"
 		}

@@ -155,6 +155,8 @@ func FrameErrors(p []byte, path string, sequence int64) []byte {
 	named, first := false, false // within an error event; and before its data
 	for l := range bytes.Lines(p) {
 		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
+		case "": // the end of an event, or a comment
+			named = named && len(bytes.TrimRight(l, "\r\n")) > 0
 		case "event":
 			named = string(bytes.TrimSpace(value)) == "error"
 			first = named
