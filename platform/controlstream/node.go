@@ -88,7 +88,7 @@ type (
 		Done  int64  `json:"done"`  // bytes in the store
 		Total int64  `json:"total"` // bytes in all; 0 while unknown
 		State string `json:"state"` // a loader.State
-		Note  string `json:"note,omitempty"`
+		Note  string `json:"note,omitempty"` // what it waits for, or what is wrong with the source
 	}
 
 	// Staged reports a complete and verified checkpoint.
