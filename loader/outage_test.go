@@ -126,7 +126,8 @@ func TestProblemWhileASourceIsAskedAgain(t *testing.T) {
 			answers *atomic.Bool
 		}{{loader.Planning, &listed}, {loader.Fetching, &served}} {
 			time.Sleep(5 * time.Minute)
-			if p := s.Progress(); p.State != step.state || !strings.HasPrefix(p.Problem, "the source is asked again: ") || !strings.Contains(p.Problem, "429") {
+			p := s.Progress()
+			if p.State != step.state || !strings.HasPrefix(p.Problem, "the source is asked again: ") || !strings.Contains(p.Problem, "429") {
 				t.Errorf("%+v", p)
 			}
 			step.answers.Store(true)

@@ -82,7 +82,8 @@ func (j *journal) note(format string, args ...any) {
 
 // describeRequest is a request without its function.
 func describeRequest(req StageRequest) string {
-	return fmt.Sprintf("{Source:%s Dir:%s Digest:%s Files:%v Cache:%s Engine:%s}", req.Source, req.Dir, req.Digest, req.Files, req.Cache, req.Engine)
+	return fmt.Sprintf("{Source:%s Dir:%s Digest:%s Files:%v Cache:%s Engine:%s}", req.Source, req.Dir, req.Digest, req.Files, req.Cache,
+		req.Engine)
 }
 
 func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
