@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -88,11 +89,7 @@ func headerError(err error, name string) error {
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
-	refused := &source.Error{Kind: kind, File: name, Detail: "its header cannot be used: " + err.Error(), Fix: "copy the file again"}
-	if strings.Contains(refused.Detail, "convert ") { // it names its own way out
-		refused.Fix = ""
-	}
-	return refused
+	return source.Fail(kind, "its header cannot be used: "+err.Error(), headercheck.WayOut(err.Error())).At("", name)
 }
 
 // modelOpt names the quantisation of a hf_quant_config.json.
@@ -125,6 +122,9 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 	}
 	m, err := gguf.Read(&rangeReader{r, first}, first.Size)
 	if err != nil {
+		if other := headercheck.GGUF(&rangeReader{r, first}, first.Size); source.KindOf(other) == source.Corrupt {
+			return source.WithFile(other, first.Name) // it says what the file is in place of a GGUF file
+		}
 		return headerError(err, first.Name)
 	}
 	arch := m.Text("general.architecture")

@@ -380,7 +380,8 @@ func CheckTilde(name, value string) error {
 	if err != nil {
 		home = "/home/NAME"
 	}
-	return Usage("write the whole path: "+home+functions.Clip(value[1:]), "%s: %q begins with ~, and no shell filled that in", name, functions.Clip(value))
+	return Usage("write the whole path: "+home+functions.Clip(value[1:]),
+		"%s: %q begins with ~, and no shell filled that in", name, functions.Clip(value))
 }
 
 // CheckTildes checks the given flags, and the variables.
