@@ -183,7 +183,7 @@ func (j *journal) Forget(ctx context.Context, id string) error {
 }
 
 func (j *journal) Token(ctx context.Context) error {
-	time.Sleep(300 * time.Microsecond) // beside the report of what led to it
+	time.Sleep(besideReport)
 	err := j.fakeNode.Token(ctx)
 	j.note("token: %v", err)
 	return err
@@ -226,6 +226,17 @@ func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
 	j.note("unload adapter %s", name)
 	return j.fakeNode.UnloadAdapter(ctx, name)
+}
+
+// besideReport is how long after a change it is noted, so that the replica's report of the same
+// change comes first.
+const besideReport = 300 * time.Microsecond
+
+// load has the replica load an adapter, and notes its answer.
+func (j *journal) load(ctx context.Context, r *Replica, name string) {
+	err := r.LoadAdapter(ctx, name)
+	time.Sleep(besideReport)
+	j.note("load %s: %v", name, err)
 }
 
 // options are those of a model with all that a journal shows.
