@@ -321,8 +321,14 @@ func (d *decoder) suggestKey(key string, names []string) string {
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
-	if hint := foreignKeys[low]; d.kind == functions.KindModel && hint != "" {
-		return hint
+	if d.kind == functions.KindModel && (slices.Contains(names, "engine") || slices.Contains(names, "gpus")) {
+		hints := foreignKeys
+		if slices.Contains(names, "gpus") {
+			hints = foreignResources
+		}
+		if hint := hints[strings.NewReplacer("_", "", "-", "").Replace(low)]; hint != "" {
+			return hint
+		}
 	}
 	return suggestName(key, names)
 }
@@ -338,15 +344,4 @@ func suggestKind(kind string) string {
 		return "write its items as documents with --- between them"
 	}
 	return suggestName(kind, Kinds)
-}
-
-// foreignKeys are keys of other systems' files, in small letters, with what a model file has.
-var foreignKeys = map[string]string{
-	"model": "did you mean source?", "repo": "did you mean source?", "uri": "did you mean source?", "storageuri": "did you mean source?",
-	"replicas":    "did you mean scale: {min: N, max: N}?",
-	"minreplicas": "did you mean scale: {min: N}?", "maxreplicas": "did you mean scale: {max: N}?",
-	"limits": "gpus, memory and cpu stand in resources themselves", "requests": "gpus, memory and cpu stand in resources themselves",
-	"maxmodellen": "an engine's own options go into args", "contextlength": "an engine's own options go into args",
-	"dtype": "an engine's own options go into args", "quantization": "an engine's own options go into args",
-	"command": "engine: command, and its argv in args", "port": "engine: command, with {port} in args",
 }
