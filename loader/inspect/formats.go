@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -104,7 +105,7 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 		} `json:"quantization"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return "", notObject(f.Name, err)
+		return "", notObject(f.Name, raw, err)
 	}
 	if doc.Quantization.Algo == "" {
 		return "", nil
@@ -127,6 +128,10 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		}
 		return headerError(err, first.Name)
 	}
+	if m.Text("general.type") == "adapter" || m.Text("adapter.type") != "" {
+		return source.Fail(source.Refused, "is a LoRA adapter in GGUF, not a model",
+			`llamacpp takes it beside its model: args: ["--lora", FILE]`).At("", first.Name)
+	}
 	arch := m.Text("general.architecture")
 	key := func(name string) int { return m.Int(arch + "." + name) }
 	layers, hidden, heads, context := key("block_count"), key("embedding_length"), key("attention.head_count"), key("context_length")
@@ -147,7 +152,7 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		c.Sizing.Cache, c.Latent = ggufCache(m, arch, layers, hidden, heads)
 	}
 	for _, f := range r.files {
-		if strings.HasPrefix(path.Base(f.Name), "mmproj") && strings.HasSuffix(f.Name, ".gguf") {
+		if weightsets.IsProjector(f.Name) {
 			c.Sizing.Media = true
 			c.Sizing.Weights += f.Size
 		}
@@ -216,7 +221,7 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Type string `json:"peft_type"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return a, notObject(f.Name, err)
+		return a, notObject(f.Name, raw, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
 		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),
