@@ -80,8 +80,14 @@ func (j *journal) note(format string, args ...any) {
 	j.lines = append(j.lines, fmt.Sprintf("%v %s", at, line))
 }
 
+// describeRequest is a request without its function.
+func describeRequest(req StageRequest) string {
+	return fmt.Sprintf("{Source:%s Dir:%s Digest:%s Files:%v Cache:%s Engine:%s}", req.Source, req.Dir, req.Digest, req.Files, req.Cache,
+		req.Engine)
+}
+
 func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
-	j.note("stage %+v", req)
+	j.note("stage %s", describeRequest(req))
 	if req.Source != "m" { // an adapter
 		if !backoff.Sleep(ctx, time.Second) {
 			j.note("not staged: %v", context.Cause(ctx))
@@ -134,7 +140,7 @@ type earlyJournal struct {
 
 func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
 	error) {
-	j.note("stage early %+v", req)
+	j.note("stage early %s", describeRequest(req))
 	progress(10, 100)
 	return PartialCheckpoint{
 		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
