@@ -8,7 +8,7 @@ import (
 
 // heldOut returns the sources that are held out, the tenth hold-out. They were chosen by the names of their repositories, files
 // and members and of the tasks and categories that their authors gave them, before any of their prompts was read, where the task
-// is the label, and after the last examples were written; two examples in the form of one of them were left out. Plans, proofs,
+// is the label; the names were known when the last examples were written, and two in the form of one of them were left out. Plans, proofs,
 // spatial, causal and temporal deduction, entailment, puzzles and calculations are reasoning; functions to write and prompts for
 // programming are code; templates that ask for entities, relations, facts, claims or aspects are extraction; advice, chat, roles
 // played, definitions, questions to a doctor, translation and writing are general. Tengu-Bench is in Japanese, CG-Eval,
