@@ -1,6 +1,8 @@
 package activator
 
 import (
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -11,7 +13,7 @@ import (
 func noting(o *Options) {
 	log := o.Log
 	o.Prewarm = func(name functions.Name, until time.Time, by string) error {
-		log.Info("prewarm", "model", name.String(), "for", until.Sub(time.Now()), "by", by)
+		log.Info("prewarm", "model", name.String(), "for", time.Until(until), "by", by)
 		return nil
 	}
 	o.Stage = func(name functions.Name, by string) error {
@@ -35,7 +37,7 @@ func asking(model string, streams bool) string {
 
 // composedScenes are ends of requests for Compositions.
 var composedScenes = []scene{
-	{name: "a Composition whose coordinator is cold", change: noting, play: func(s *stage) {
+	{name: "a Composition whose coordinator is cold", beside: true, change: noting, play: func(s *stage) {
 		m := s.newMembers(composedAnswers)
 		m.took = time.Second
 		s.engineAt("b:1", after(500*time.Millisecond, m.answer("b"))) // behind that of a
@@ -48,10 +50,17 @@ var composedScenes = []scene{
 			time.Sleep(time.Second)
 		}
 	}},
-	{name: "a Router to a Composition", change: noting, play: func(s *stage) {
+	{name: "a Router to a Composition", beside: true, change: noting, play: func(s *stage) {
 		m := s.newMembers(composedAnswers)
 		m.took = time.Second
 		s.engineAt("b:1", after(500*time.Millisecond, m.answer("b"))) // behind that of a
+		slow := func(c net.Conn, r *http.Request, body string) bool { // the first content is not the end
+			if strings.Contains(body, `"stream":true`) {
+				return writes("0\r\n\r\n", event1, event2, event3, eventUsage, eventDone)(c, r, body)
+			}
+			return m.answer("judge")(c, r, body)
+		}
+		s.engineAt("judge:1", slow)
 		a := m.ready("a")
 		a.Model.Spec.Price = functions.Price{Input: 100, Output: 1000}
 		s.act.Publish(a)
@@ -77,7 +86,7 @@ var composedScenes = []scene{
 		s.act.SetCompositions(nil)
 		s.note("removed: %q", metric(s.t, s.testEnv, "thaw_composition_calls_total"))
 		s.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
-		s.engineAt("judge:1", m.answer("judge"))
+		s.engineAt("judge:1", slow)
 		time.Sleep(time.Minute)
 		s.chat(asking("auto", false))
 	}},

@@ -446,9 +446,7 @@ var scenes = []scene{
 			"/tokenize"} {
 			s.see(s.post(path, `{"model":"tiny","input":"x","prompt":"x","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`))
 		}
-		s.see(s.post("/v1/audio/transcriptions", "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n"+
-			"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--b--\r\n",
-			"Content-Type", "multipart/form-data; boundary=b"))
+		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "early copies", play: func(s *stage) {
 		shim := s.shimAt("e:1")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -69,6 +70,16 @@ func (s *stage) closesAfter(path, body string, n int) {
 	time.Sleep(2 * time.Second)
 }
 
+// gauges notes the gauges of functions.
+func (s *stage) gauges() {
+	for _, name := range []string{"thaw_buffered_requests", "thaw_buffer_bytes", "thaw_active_requests"} {
+		s.note("%s %q", name, metric(s.t, s.testEnv, name))
+	}
+}
+
+const tinyForm = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n" +
+	"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--b--\r\n"
+
 // stepScenes are ends after each step of a stream, and of early copies.
 var stepScenes = []scene{
 	{name: "clients that close a stream after each step", play: func(s *stage) {
@@ -109,6 +120,26 @@ var stepScenes = []scene{
 		time.Sleep(50 * time.Second)
 		s.act.Publish(readyAt(f, 4, "e:1")) // the copy is the request now, and its engine silent
 		waits()
+	}},
+	{name: "gauges of revisions", play: func(s *stage) {
+		s.ready(1, "e:1")
+		for i := range 2 {
+			f := readyAt(testFunction(fmt.Sprint("tiny-", i)), 1, "e:1")
+			f.ServedModelName, f.Hidden = "tiny", true
+			s.act.Publish(f)
+			for n := range 2 + i {
+				time.Sleep(3 * time.Millisecond) // reports of the demand come beside the ends
+				defer s.beside(func() { s.chat(strings.Replace(saying(plainRequest, fmt.Sprint(n)), "tiny", f.Name.Name, 1)) })()
+			}
+		}
+		s.gauges()
+		time.Sleep(1200 * time.Millisecond)
+		s.gauges()
+	}},
+	{name: "a form behind padding", change: padded(time.Second, time.Second), play: func(s *stage) {
+		s.engineAt("e:1", after(3*time.Second, says(200, `{"text":"hello"}`)))
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "a node that refuses the adopted copy, and again", play: func(s *stage) {
 		s.engineAt("e:9", after(time.Second, goodAnswer))
