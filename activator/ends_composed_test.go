@@ -24,7 +24,8 @@ func noting(o *Options) {
 }
 
 // composedAnswers are answers of members that do not agree.
-var composedAnswers = map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": "all", "other": "the other"}
+var composedAnswers = map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": "all",
+	"other": "the other"}
 
 // asking is a request for a model, which streams or not.
 func asking(model string, streams bool) string {

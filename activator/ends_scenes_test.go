@@ -348,9 +348,9 @@ var scenes = []scene{
 	{name: "a request that killed engines", play: func(s *stage) {
 		e := s.fragileEngineAt("e:1")
 		e.publishes(s.testEnv, "tiny")
-		for range 4 {
+		for _, wait := range []time.Duration{10 * time.Second, 10 * time.Second, 5 * time.Minute, 6 * time.Minute, time.Second} {
 			s.chat(bodySaying("tiny", "poison"))
-			time.Sleep(10 * time.Second)
+			time.Sleep(wait)
 		}
 	}},
 	{name: "a retry of a client", play: func(s *stage) {
@@ -422,6 +422,16 @@ var scenes = []scene{
 		s.chat(cloudPlain)
 		s.chat(cloudStream)
 		s.chat(cloudPlain, "thaw-data", "secret")
+	}},
+	{name: "a team's class of data", play: func(s *stage) {
+		s.engineAt("cloud:1", goodAnswer)
+		s.publish(testRemote("cloud", "cloud:1", functions.DataPublic))
+		for _, class := range []functions.DataClass{functions.DataPublic, functions.DataSecret} {
+			s.act.SetRouters(nil, map[string]functions.DataClass{functions.DefaultTeam: class})
+			s.chat(cloudPlain)
+			s.chat(cloudPlain, "thaw-data", "public")
+			time.Sleep(time.Second)
+		}
 	}},
 	{name: "a Remote that fails", play: func(s *stage) {
 		s.engineAt("cloud:1", func(c net.Conn, r *http.Request, body string) bool {
