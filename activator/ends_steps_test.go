@@ -1,6 +1,7 @@
 package activator
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -53,10 +54,16 @@ var steps = []struct {
 	{"/v1/responses", responsesRequest, []string{responseBegin, responseText, responseError + eventDone}},
 }
 
+// open opens a request of this program.
+func (s *stage) open(path, body string) *call.Stream {
+	c := &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}
+	return call.Open(s.t.Context(), s.act.Serve, c, path, nil, []byte(body))
+}
+
 // closesAfter is a request of this program that is closed once n pieces of its stream were read;
 // where that has fewer, at its end.
 func (s *stage) closesAfter(path, body string, n int) {
-	c := call.Open(s.t.Context(), s.act.Serve, &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}, path, nil, []byte(body))
+	c := s.open(path, body)
 	reads, lines := 0, 0
 	c.OnRead = func() { reads++ }
 	var err error
@@ -69,6 +76,16 @@ func (s *stage) closesAfter(path, body string, n int) {
 	s.note("%d lines of %d reads: %v", lines, reads, err)
 	time.Sleep(2 * time.Second)
 }
+
+// adaptersAt loads adapters for a second each, at replicas by what it returns.
+type adaptersAt func(replica string) error
+
+func (a adaptersAt) LoadAdapter(_ context.Context, _ functions.Name, replica string) error {
+	time.Sleep(time.Second)
+	return a(replica)
+}
+
+func (a adaptersAt) UseAdapter(functions.Name, string) {}
 
 // gauges notes the gauges of functions.
 func (s *stage) gauges() {
@@ -135,6 +152,40 @@ var stepScenes = []scene{
 		s.gauges()
 		time.Sleep(1200 * time.Millisecond)
 		s.gauges()
+	}},
+	{name: "adapters that load at one replica alone", change: func(o *Options) {
+		o.Adapters = adaptersAt(func(replica string) error {
+			if replica == "e:1" {
+				return &functions.AdapterError{Code: "no_memory", Message: "it is full."}
+			}
+			return nil
+		})
+	}, play: func(s *stage) {
+		s.engineAt("e:1", after(time.Second, goodAnswer))
+		s.engineAt("e:2", after(time.Second, goodAnswer))
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1", "e:2")))
+		for i := range 4 {
+			s.chat(saying(adapterRequest, fmt.Sprint(i)), "thaw-session", fmt.Sprint(i))
+		}
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")))
+		s.chat(adapterRequest, "thaw-max-wait", "5")
+	}},
+	{name: "a drain with a client that does not read", play: func(s *stage) {
+		s.act.Publish(testFunction("tiny"))
+		c := s.open("/v1/chat/completions", streamRequest)
+		ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+		defer cancel()
+		s.act.Drain(ctx)
+		s.note("%v", ctx.Err())
+		for {
+			line, err := c.Next()
+			if s.note("%s %v", line, err); err != nil {
+				break
+			}
+		}
+		c.Close()
+		s.act.Drain(s.t.Context())
+		s.note("drained")
 	}},
 	{name: "a form behind padding", change: padded(time.Second, time.Second), play: func(s *stage) {
 		s.engineAt("e:1", after(3*time.Second, says(200, `{"text":"hello"}`)))
