@@ -170,6 +170,27 @@ var stepScenes = []scene{
 		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")))
 		s.chat(adapterRequest, "thaw-max-wait", "5")
 	}},
+	{name: "an event that is too long to keep", play: func(s *stage) {
+		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent)
+		s.engineAt("e:1", writes("0\r\n\r\n", event1, long, "y", "z", `"},"finish_reason":"stop"}]}`+"\n\n"+event2[:20], event2[20:]+eventDone))
+		s.engineAt("e:2", writes("", event1, long, "y"))
+		for _, addr := range []string{"e:1", "e:2"} {
+			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+			c := s.open("/v1/chat/completions", saying(streamRequest, addr))
+			var last time.Time
+			c.OnRead = func() {
+				if now := time.Now(); !now.Equal(last) {
+					last = now
+					s.note("read")
+				}
+			}
+			for line, err := []byte{}, error(nil); err == nil; {
+				line, err = c.Next()
+				s.note("%d bytes %.60q %v", len(line), line, err)
+			}
+			c.Close()
+		}
+	}},
 	{name: "a drain with a client that does not read", play: func(s *stage) {
 		s.act.Publish(testFunction("tiny"))
 		c := s.open("/v1/chat/completions", streamRequest)
