@@ -184,9 +184,11 @@ var stepScenes = []scene{
 					s.note("read")
 				}
 			}
-			for line, err := []byte{}, error(nil); err == nil; {
-				line, err = c.Next()
-				s.note("%d bytes %.60q %v", len(line), line, err)
+			for {
+				line, err := c.Next()
+				if s.note("%d bytes %.60q %v", len(line), line, err); err != nil {
+					break
+				}
 			}
 			c.Close()
 		}
