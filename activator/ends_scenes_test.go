@@ -369,6 +369,9 @@ var scenes = []scene{
 		s.chat(plainRequest)
 		s.chat(strings.Replace(plainRequest, "tiny", "soon", 1))
 		s.see(s.do(context.Background(), "GET", "/v1/models", ""))
+		s.act.Publish(readyAt(testFunction("plain"), 4, "e:1")) // whose engine knows no served name
+		s.act.SetAliases([]Alias{{Name: testFunction("other").Name, Shares: []Share{{Function: testFunction("plain").Name, Percent: 100}}}})
+		s.chat(strings.Replace(plainRequest, "tiny", "other", 1))
 	}},
 	{name: "a Router", change: func(o *Options) {
 		o.Prewarm = func(functions.Name, time.Time, string) error { return nil }

@@ -169,6 +169,21 @@ var stepScenes = []scene{
 		}
 		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")))
 		s.chat(adapterRequest, "thaw-max-wait", "5")
+		time.Sleep(time.Minute)
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1", "e:2"), []string{"pirate"}, nil))
+		for i := range 4 {
+			s.chat(saying(adapterRequest, fmt.Sprint("loaded ", i)), "thaw-session", fmt.Sprint(i))
+		}
+	}},
+	{name: "a reservation whose model becomes a Remote", play: func(s *stage) {
+		s.engineAt("cloud:1", goodAnswer)
+		s.act.Publish(testFunction("tiny"))
+		s.onWake = func() { time.Sleep(time.Second); s.publish(testRemote("tiny", "cloud:1", functions.DataSecret)) }
+		r, e := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+		s.note("%v, %v", r != nil, e)
+		if r != nil {
+			r.Finish(200)
+		}
 	}},
 	{name: "an event that is too long to keep", play: func(s *stage) {
 		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent)
