@@ -107,8 +107,7 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 	case p.req.composition != nil:
 		p.compose(res)
 	default:
-		p.run(res)
-		p.req.cached.Record(res)
+		p.run(res) // the cache is asked for the first target alone
 	}
 	return true
 }

@@ -1,6 +1,8 @@
 package activator
 
 import (
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
@@ -22,7 +24,8 @@ func noting(o *Options) {
 }
 
 // composedAnswers are answers of members that do not agree.
-var composedAnswers = map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": "all", "other": "the other"}
+var composedAnswers = map[string]string{"a": "one thing and another", "b": "something else altogether", "judge": "all",
+	"other": "the other"}
 
 // asking is a request for a model, which streams or not.
 func asking(model string, streams bool) string {
@@ -35,7 +38,7 @@ func asking(model string, streams bool) string {
 
 // composedScenes are ends of requests for Compositions.
 var composedScenes = []scene{
-	{name: "a Composition whose coordinator is cold", change: noting, play: func(s *stage) {
+	{name: "a Composition whose coordinator is cold", beside: true, change: noting, play: func(s *stage) {
 		m := s.newMembers(composedAnswers)
 		m.took = time.Second
 		s.engineAt("b:1", after(500*time.Millisecond, m.answer("b"))) // behind that of a
@@ -48,10 +51,17 @@ var composedScenes = []scene{
 			time.Sleep(time.Second)
 		}
 	}},
-	{name: "a Router to a Composition", change: noting, play: func(s *stage) {
+	{name: "a Router to a Composition", beside: true, change: noting, play: func(s *stage) {
 		m := s.newMembers(composedAnswers)
 		m.took = time.Second
 		s.engineAt("b:1", after(500*time.Millisecond, m.answer("b"))) // behind that of a
+		slow := func(c net.Conn, r *http.Request, body string) bool { // the first content is not the end
+			if strings.Contains(body, `"stream":true`) {
+				return writes("0\r\n\r\n", event1, event2, event3, eventUsage, eventDone)(c, r, body)
+			}
+			return m.answer("judge")(c, r, body)
+		}
+		s.engineAt("judge:1", slow)
 		a := m.ready("a")
 		a.Model.Spec.Price = functions.Price{Input: 100, Output: 1000}
 		s.act.Publish(a)
@@ -77,7 +87,7 @@ var composedScenes = []scene{
 		s.act.SetCompositions(nil)
 		s.note("removed: %q", metric(s.t, s.testEnv, "thaw_composition_calls_total"))
 		s.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
-		s.engineAt("judge:1", m.answer("judge"))
+		s.engineAt("judge:1", slow)
 		time.Sleep(time.Minute)
 		s.chat(asking("auto", false))
 	}},

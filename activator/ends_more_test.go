@@ -182,6 +182,10 @@ var moreScenes = []scene{
 			s.note("%v, again %v", e, e.ShouldRetry())
 		}
 		r.Finish(502)
+		time.Sleep(time.Minute)
+		r, e = s.act.Reserve(s.t.Context(), ReservationRequest{Name: f.Name, Team: "blue"})
+		s.note("of another team: %v", e)
+		r.Finish(200)
 		_, e = s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("none").Name, Team: "default"})
 		s.note("%v", e)
 	}},

@@ -348,9 +348,9 @@ var scenes = []scene{
 	{name: "a request that killed engines", play: func(s *stage) {
 		e := s.fragileEngineAt("e:1")
 		e.publishes(s.testEnv, "tiny")
-		for range 4 {
+		for _, wait := range []time.Duration{10 * time.Second, 10 * time.Second, 5 * time.Minute, 6 * time.Minute, time.Second} {
 			s.chat(bodySaying("tiny", "poison"))
-			time.Sleep(10 * time.Second)
+			time.Sleep(wait)
 		}
 	}},
 	{name: "a retry of a client", play: func(s *stage) {
@@ -369,6 +369,9 @@ var scenes = []scene{
 		s.chat(plainRequest)
 		s.chat(strings.Replace(plainRequest, "tiny", "soon", 1))
 		s.see(s.do(context.Background(), "GET", "/v1/models", ""))
+		s.act.Publish(readyAt(testFunction("plain"), 4, "e:1")) // whose engine knows no served name
+		s.act.SetAliases([]Alias{{Name: testFunction("other").Name, Shares: []Share{{Function: testFunction("plain").Name, Percent: 100}}}})
+		s.chat(strings.Replace(plainRequest, "tiny", "other", 1))
 	}},
 	{name: "a Router", change: func(o *Options) {
 		o.Prewarm = func(functions.Name, time.Time, string) error { return nil }
@@ -423,6 +426,16 @@ var scenes = []scene{
 		s.chat(cloudStream)
 		s.chat(cloudPlain, "thaw-data", "secret")
 	}},
+	{name: "a team's class of data", play: func(s *stage) {
+		s.engineAt("cloud:1", goodAnswer)
+		s.publish(testRemote("cloud", "cloud:1", functions.DataPublic))
+		for _, class := range []functions.DataClass{functions.DataPublic, functions.DataSecret} {
+			s.act.SetRouters(nil, map[string]functions.DataClass{functions.DefaultTeam: class})
+			s.chat(cloudPlain)
+			s.chat(cloudPlain, "thaw-data", "public")
+			time.Sleep(time.Second)
+		}
+	}},
 	{name: "a Remote that fails", play: func(s *stage) {
 		s.engineAt("cloud:1", func(c net.Conn, r *http.Request, body string) bool {
 			if strings.Contains(body, "slow") {
@@ -446,9 +459,7 @@ var scenes = []scene{
 			"/tokenize"} {
 			s.see(s.post(path, `{"model":"tiny","input":"x","prompt":"x","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`))
 		}
-		s.see(s.post("/v1/audio/transcriptions", "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n"+
-			"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--b--\r\n",
-			"Content-Type", "multipart/form-data; boundary=b"))
+		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "early copies", play: func(s *stage) {
 		shim := s.shimAt("e:1")

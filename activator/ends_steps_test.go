@@ -1,9 +1,11 @@
 package activator
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/auth"
@@ -52,10 +54,16 @@ var steps = []struct {
 	{"/v1/responses", responsesRequest, []string{responseBegin, responseText, responseError + eventDone}},
 }
 
+// open opens a request of this program.
+func (s *stage) open(path, body string) *call.Stream {
+	c := &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}
+	return call.Open(s.t.Context(), s.act.Serve, c, path, nil, []byte(body))
+}
+
 // closesAfter is a request of this program that is closed once n pieces of its stream were read;
 // where that has fewer, at its end.
 func (s *stage) closesAfter(path, body string, n int) {
-	c := call.Open(s.t.Context(), s.act.Serve, &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}, path, nil, []byte(body))
+	c := s.open(path, body)
 	reads, lines := 0, 0
 	c.OnRead = func() { reads++ }
 	var err error
@@ -68,6 +76,26 @@ func (s *stage) closesAfter(path, body string, n int) {
 	s.note("%d lines of %d reads: %v", lines, reads, err)
 	time.Sleep(2 * time.Second)
 }
+
+// adaptersAt loads adapters for a second each, at replicas by what it returns.
+type adaptersAt func(replica string) error
+
+func (a adaptersAt) LoadAdapter(_ context.Context, _ functions.Name, replica string) error {
+	time.Sleep(time.Second)
+	return a(replica)
+}
+
+func (a adaptersAt) UseAdapter(functions.Name, string) {}
+
+// gauges notes the gauges of functions.
+func (s *stage) gauges() {
+	for _, name := range []string{"thaw_buffered_requests", "thaw_buffer_bytes", "thaw_active_requests"} {
+		s.note("%s %q", name, metric(s.t, s.testEnv, name))
+	}
+}
+
+const tinyForm = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n" +
+	"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--b--\r\n"
 
 // stepScenes are ends after each step of a stream, and of early copies.
 var stepScenes = []scene{
@@ -109,6 +137,98 @@ var stepScenes = []scene{
 		time.Sleep(50 * time.Second)
 		s.act.Publish(readyAt(f, 4, "e:1")) // the copy is the request now, and its engine silent
 		waits()
+	}},
+	{name: "gauges of revisions", play: func(s *stage) {
+		s.ready(1, "e:1")
+		for i := range 2 {
+			f := readyAt(testFunction(fmt.Sprint("tiny-", i)), 1, "e:1")
+			f.ServedModelName, f.Hidden = "tiny", true
+			s.act.Publish(f)
+			for n := range 2 + i {
+				time.Sleep(3 * time.Millisecond) // reports of the demand come beside the ends
+				defer s.beside(func() { s.chat(strings.Replace(saying(plainRequest, fmt.Sprint(n)), "tiny", f.Name.Name, 1)) })()
+			}
+		}
+		s.gauges()
+		time.Sleep(1200 * time.Millisecond)
+		s.gauges()
+	}},
+	{name: "adapters that load at one replica alone", change: func(o *Options) {
+		o.Adapters = adaptersAt(func(replica string) error {
+			if replica == "e:1" {
+				return &functions.AdapterError{Code: "no_memory", Message: "it is full."}
+			}
+			return nil
+		})
+	}, play: func(s *stage) {
+		s.engineAt("e:1", after(time.Second, goodAnswer))
+		s.engineAt("e:2", after(time.Second, goodAnswer))
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1", "e:2")))
+		for i := range 4 {
+			s.chat(saying(adapterRequest, fmt.Sprint(i)), "thaw-session", fmt.Sprint(i))
+		}
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")))
+		s.chat(adapterRequest, "thaw-max-wait", "5")
+		time.Sleep(time.Minute)
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1", "e:2"), []string{"pirate"}, nil))
+		for i := range 4 {
+			s.chat(saying(adapterRequest, fmt.Sprint("loaded ", i)), "thaw-session", fmt.Sprint(i))
+		}
+	}},
+	{name: "a reservation whose model becomes a Remote", play: func(s *stage) {
+		s.engineAt("cloud:1", goodAnswer)
+		s.act.Publish(testFunction("tiny"))
+		s.onWake = func() { time.Sleep(time.Second); s.publish(testRemote("tiny", "cloud:1", functions.DataSecret)) }
+		r, e := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+		s.note("%v, %v", r != nil, e)
+		if r != nil {
+			r.Finish(200)
+		}
+	}},
+	{name: "an event that is too long to keep", play: func(s *stage) {
+		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent)
+		s.engineAt("e:1", writes("0\r\n\r\n", event1, long, "y", "z", `"},"finish_reason":"stop"}]}`+"\n\n"+event2[:20], event2[20:]+eventDone))
+		s.engineAt("e:2", writes("", event1, long, "y"))
+		for _, addr := range []string{"e:1", "e:2"} {
+			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+			c := s.open("/v1/chat/completions", saying(streamRequest, addr))
+			var last time.Time
+			c.OnRead = func() {
+				if now := time.Now(); !now.Equal(last) {
+					last = now
+					s.note("read")
+				}
+			}
+			for {
+				line, err := c.Next()
+				if s.note("%d bytes %.60q %v", len(line), line, err); err != nil {
+					break
+				}
+			}
+			c.Close()
+		}
+	}},
+	{name: "a drain with a client that does not read", play: func(s *stage) {
+		s.act.Publish(testFunction("tiny"))
+		c := s.open("/v1/chat/completions", streamRequest)
+		ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
+		defer cancel()
+		s.act.Drain(ctx)
+		s.note("%v", ctx.Err())
+		for {
+			line, err := c.Next()
+			if s.note("%s %v", line, err); err != nil {
+				break
+			}
+		}
+		c.Close()
+		s.act.Drain(s.t.Context())
+		s.note("drained")
+	}},
+	{name: "a form behind padding", change: padded(time.Second, time.Second), play: func(s *stage) {
+		s.engineAt("e:1", after(3*time.Second, says(200, `{"text":"hello"}`)))
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "a node that refuses the adopted copy, and again", play: func(s *stage) {
 		s.engineAt("e:9", after(time.Second, goodAnswer))

@@ -27,6 +27,7 @@ type scene struct {
 	name   string
 	change func(*Options)
 	play   func(s *stage)
+	beside bool // its requests run beside each other: which report of demand has what is chance
 }
 
 // padded has plain requests padded after a time, and again every other; 0 is the default.
@@ -163,7 +164,9 @@ func playScene(t *testing.T, sc scene) string {
 	}
 	time.Sleep(time.Minute) // what the scene's platform does has an end
 	synctest.Wait()
-	lines = append(lines, s.platformCalls()...)
+	if !sc.beside {
+		lines = append(lines, s.platformCalls()...)
+	}
 	for _, addr := range slices.Sorted(maps.Keys(s.up)) {
 		e, left := s.up[addr], ""
 		if n := s.act.Traffic("http://" + addr).InFlight; len(e.conns) > 0 || n > 0 {

@@ -130,7 +130,6 @@ func (p *proxyRequest) advance(limit time.Time, async bool) step {
 			case <-p.wait.queued.Done():
 				p.wait.end()
 				if e := p.wait.queued.Rejection(); e != nil {
-					p.attempt.early.cancel()
 					p.refuse(e)
 					continue
 				}

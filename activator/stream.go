@@ -151,11 +151,17 @@ func (s *eventStream) Read(p []byte) (int, error) {
 func (s *eventStream) Buffered() int { return len(s.out) }
 
 // Close is called by the server once, in all cases. The client left a stream that was
-// not read to its end, unless the end mark has gone out: old clients close right at
-// it.
+// not read to its end, unless the end mark has gone out, or an error: clients close right at
+// them.
 func (s *eventStream) Close() error {
 	code, reason := 499, "client_left"
-	if s.seen.Done && !s.seen.Failed {
+	switch {
+	case s.seen.Failed:
+		code, reason = 502, "engine_error"
+		if !s.request.finished {
+			s.countEngineError()
+		}
+	case s.seen.Done:
 		code, reason = 200, ""
 	}
 	s.request.attempt.tokens.Usage = s.seen.Usage
