@@ -111,7 +111,7 @@ func TestSources(t *testing.T) {
 // TestForms: the examples of every label are made where their passages are, and every name in them stands for something.
 func TestForms(t *testing.T) {
 	named := formsFile // names are of this file and of the files after it
-	for _, file := range []string{"", tasksFile, adviceFile} {
+	for _, file := range []string{"", tasksFile, adviceFile, puzzlesFile} {
 		named += "\n" + file
 		for _, name := range regexp.MustCompile(`\{=\w+`).FindAllString(named, -1) {
 			if !strings.Contains("\n"+named, "\n"+name[1:]+" ") {
@@ -136,6 +136,21 @@ func TestForms(t *testing.T) {
 	for _, label := range Labels {
 		if labels[label] < 100 {
 			t.Errorf("%s: %d texts", label, labels[label])
+		}
+	}
+}
+
+// TestWrap: every form of wraps.txt has one place for a prompt, and a prompt in it is whole, whatever characters it has.
+func TestWrap(t *testing.T) {
+	w := newWrapper()
+	const prompt = "a {b|c} @P \\n ‹d›"
+	for _, form := range w.forms {
+		w.forms = []string{form}
+		for range 20 {
+			got := w.wrap(prompt)
+			if strings.Count(form, "@P") != 1 || strings.Count(got, prompt) != 1 || strings.Contains(got, "{=") {
+				t.Errorf("%q: %q", form, got)
+			}
 		}
 	}
 }
