@@ -169,8 +169,14 @@ func TestEdgesOfAnswers(t *testing.T) {
 		"fifteen digits":    {ok + "content-length: 000000000000001\r\n\r\na", ok + "content-length: 0000000000000001\r\n\r\na"},
 		"101":               {"HTTP/1.1 103 E\r\n\r\n" + ok + body, "HTTP/1.1 101 S\r\n\r\n" + ok + body},
 		"chunk too short":   {ok + "transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n"},
-		"no size":           {ok + "transfer-encoding: chunked\r\n\r\n1 \r\na\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n\r\na\r\n0\r\n\r\n"},
-		"space before":      {ok + "transfer-encoding: chunked\r\n\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n 0\r\n\r\n"},
+		"end of a chunk": {ok + "transfer-encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n",
+			ok + "transfer-encoding: chunked\r\n\r\n1\r\na-\n1\r\nb\r\n0\r\n\r\n"},
+		"end of a size": {ok + "transfer-encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n",
+			ok + "transfer-encoding: chunked\r\n\r\n1\r\na\r\n2\r-bc\r\n0\r\n\r\n"},
+		"long size": {ok + "transfer-encoding: chunked\r\n\r\n00000001\r\na\r\n0\r\n\r\n",
+			ok + "transfer-encoding: chunked\r\n\r\n000000001\r\na\r\n0\r\n\r\n"},
+		"no size":      {ok + "transfer-encoding: chunked\r\n\r\n1 \r\na\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n\r\na\r\n0\r\n\r\n"},
+		"space before": {ok + "transfer-encoding: chunked\r\n\r\n0\r\n\r\n", ok + "transfer-encoding: chunked\r\n\r\n 0\r\n\r\n"},
 	} {
 		if _, _, _, err := readAnswer(x.in, nil, 100, false); err != io.EOF {
 			t.Errorf("%s: %.80q: %v", name, x.in, err)

@@ -767,10 +767,13 @@ func (r *fixedResponse) Read(p []byte) (int, error) { return r.r.Read(p) }
 func (r *fixedResponse) Close() error               { return nil }
 
 func BenchmarkDo(b *testing.B) {
-	for _, ctx := range []string{"plain", "cancellable"} {
+	for _, ctx := range []string{"plain", "cancellable", "chunks"} {
 		b.Run(ctx, func(b *testing.B) {
-			body := strings.Repeat("x", 1500)
-			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 1500\r\ncontent-type: " +
+			head, body := "content-length: 1500", strings.Repeat("x", 1500)
+			if ctx == "chunks" {
+				head, body = "transfer-encoding: chunked", strings.Repeat("96\r\n"+strings.Repeat("x", 150)+"\r\n", 64)+"0\r\n\r\n"
+			}
+			raw := []byte("HTTP/1.1 200 OK\r\ndate: Fri, 20 Nov 2026 10:00:00 GMT\r\nserver: uvicorn\r\n" + head + "\r\ncontent-type: " +
 				"application/json\r\n\r\n" + body)
 			c := client(b, Options{Dial: func(context.Context, string) (net.Conn, error) { return &loop{answer: raw}, nil }})
 			req := postRequest("e", strings.Repeat("y", 1200))

@@ -128,7 +128,7 @@ func (s *Stream) look(l []byte) (alone bool) {
 	alone = s.lookAtLine(l)
 	if s.Findings != before || len(s.data) > 0 {
 		s.known.line = s.known.line[:0]
-	} else if !alone {
+	} else if !alone && s.Token {
 		s.known.keep(l)
 	}
 	return alone

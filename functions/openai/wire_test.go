@@ -372,6 +372,28 @@ func TestSample(t *testing.T) {
 		}
 	}
 
+	// Lines that are like one before, and must be searched all the same.
+	for _, x := range []struct{ before, line string }{
+		{`{"text":"abc":"stop"}`, `{"text":"finish_reason":"stop"}`},
+		{"{\"a\":{\"text\":\"\x01\"},\"error\":{\"message\":\"no\"}}", `{"a":{"text":"ok"},"error":{"message":"no"}}`},
+		{`{"usage":{"x":0},"text":"` + strings.Repeat("long ", 500) + `","prompt_tokens":5}`, `{"usage":{"x":0},"text":"short","prompt_tokens":5}`},
+	} {
+		before, line := "data: "+x.before+"\n\n", "data: "+x.line+"\n\n"
+		var s, searched Stream
+		s.Pass([]byte(begin + before + before + line))
+		searched.known.unused = maxUnused
+		if searched.Pass([]byte(begin + before + before)); searched.Findings != (Findings{Token: true}) {
+			t.Errorf("%s: %+v", x.before, searched.Findings)
+		}
+		if searched.Pass([]byte(line)); s.Findings != searched.Findings || s.Findings == (Findings{Token: true}) {
+			t.Errorf("%s: %+v, want %+v", x.line, s.Findings, searched.Findings)
+		}
+	}
+	var long Stream
+	if long.Pass([]byte(strings.Repeat(textChunks(strings.Repeat("long ", 1000)), 2))); len(long.known.line) != 0 {
+		t.Error("a long line is a sample")
+	}
+
 	var s Stream
 	s.Pass([]byte(begin + strings.Replace(textChunks("d"), "null", `"stop"`, 1)))
 	if len(s.known.line) != 0 {
