@@ -75,9 +75,13 @@ func readBody(in io.Reader, b []byte, size int, limit int64, counter bodyCounter
 	}
 }
 
-// wholeBodyRate is the average rate in bytes a second by which the time of a whole body
-// grows beyond BodyTimeout.
-const wholeBodyRate = 64 << 10
+// bodyIdle bounds the silence within a body, and bodyTimeout a whole one, which has a second more for
+// each wholeBodyRate bytes. The average alone lets a client that sent a burst be silent for hours.
+const (
+	bodyIdle      = 10 * time.Second
+	bodyTimeout   = 2 * time.Minute
+	wholeBodyRate = 64 << 10
+)
 
 // pacedReader reads a body within the time bounds of the Options.
 type pacedReader struct {
@@ -93,7 +97,7 @@ type pacedReader struct {
 func (p *pacedReader) Read(b []byte) (int, error) {
 	now := time.Now()
 	at := func(rate int64) time.Duration { return time.Duration(p.got * int64(time.Second) / rate) }
-	wait := min(p.from.Add(min(p.o.BodyGrace+at(p.o.BodyRate), p.o.BodyTimeout+at(wholeBodyRate))).Sub(now), p.o.BodyIdle)
+	wait := min(p.from.Add(min(p.o.BodyGrace+at(p.o.BodyRate), bodyTimeout+at(wholeBodyRate))).Sub(now), bodyIdle)
 	if by := now.Add(wait); by.After(p.until) {
 		p.until = by.Add(p.o.BodyGrace / 8) // not per read
 		p.conn.SetReadDeadline(p.until)

@@ -171,10 +171,6 @@ type Options struct {
 	// have come at the rate (1 KiB/s) on average.
 	BodyGrace time.Duration
 	BodyRate  int64
-	// BodyIdle bounds the silence within a body, 10 s, and BodyTimeout a whole body: 2 min,
-	// and a second more for each 64 KiB of it. The average alone lets a client that sent a
-	// burst be silent for hours.
-	BodyIdle, BodyTimeout time.Duration
 	// WriteTimeout bounds each write of up to 64 KiB; 30 s.
 	WriteTimeout time.Duration
 	// WatchAfter is how long a request is unanswered before departure is watched; 50 ms.
@@ -195,8 +191,6 @@ func (o Options) withDefaults() Options {
 	o.HeadTimeout = cmp.Or(o.HeadTimeout, 10*time.Second)
 	o.BodyGrace = cmp.Or(o.BodyGrace, 5*time.Second)
 	o.BodyRate = cmp.Or(o.BodyRate, 1<<10)
-	o.BodyIdle = cmp.Or(o.BodyIdle, 10*time.Second)
-	o.BodyTimeout = cmp.Or(o.BodyTimeout, 2*time.Minute)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
 	o.WatchAfter = cmp.Or(o.WatchAfter, 50*time.Millisecond)
 	o.CutGrace = cmp.Or(o.CutGrace, 500*time.Millisecond)

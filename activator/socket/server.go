@@ -34,8 +34,6 @@ type Options struct {
 	Sockets, SocketsOfKey int
 	// Idle bounds the silence of a client; 1 h.
 	Idle time.Duration
-	// SessionBytes bounds the memory of sessions; 64 MiB.
-	SessionBytes int
 	// Log gets a line per socket that was ended for its faults; nil is silence.
 	Log *slog.Logger
 	// Now is the clock; time.Now.
@@ -57,12 +55,11 @@ func New(o Options) *Server {
 	o.Sockets = cmp.Or(o.Sockets, 65_536)
 	o.SocketsOfKey = cmp.Or(o.SocketsOfKey, o.Sockets)
 	o.Idle = cmp.Or(o.Idle, time.Hour)
-	o.SessionBytes = cmp.Or(o.SessionBytes, 64<<20)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Server{o: o, sessions: sessions{max: o.SessionBytes}, open: map[string]int{}}
+	return &Server{o: o, sessions: sessions{max: 64 << 20}, open: map[string]int{}}
 }
 
 // Upgrades reports whether requests for a path may ask for a WebSocket.

@@ -7,10 +7,12 @@ package pythonjson
 
 import (
 	"bytes"
+	"encoding/json"
 	"encoding/json/jsontext"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"unicode/utf8"
 )
@@ -30,6 +32,23 @@ func Standard(raw []byte) []byte {
 		}
 	})
 	return out
+}
+
+// ReadFile decodes a regular file of at most so many bytes, which the author of a checkpoint wrote,
+// into v.
+func ReadFile(path string, most int64, v any) error {
+	st, err := os.Stat(path) // before it is opened: the open of a pipe would wait for a writer
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() || st.Size() > most {
+		return fmt.Errorf("it is larger than %d bytes, or no regular file", most)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(Standard(b), v)
 }
 
 // WithNulls is [Standard] with null for NaN, in place of a zero that would be taken for a

@@ -2,6 +2,8 @@ package pythonjson_test
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,4 +83,27 @@ func FuzzStandard(f *testing.F) {
 			t.Errorf("%q is valid, %q is not", s, got)
 		}
 	})
+}
+
+func TestReadFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	var v struct{ A float64 }
+	if err := pythonjson.ReadFile(write("good", `{"a": 1, "b": NaN}`), 18, &v); err != nil || v.A != 1 {
+		t.Error(v, err)
+	}
+	for path, want := range map[string]string{
+		write("large", `{"a": 1, "b": 22222}`): "larger than 18 bytes", dir: "no regular file", write("bad", "{"): "unexpected end",
+		filepath.Join(dir, "none"): "no such file",
+	} {
+		if err := pythonjson.ReadFile(path, 18, &v); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", path, err, want)
+		}
+	}
 }

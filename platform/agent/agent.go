@@ -34,15 +34,13 @@ type Inventory interface {
 type Options struct {
 	ID      string // of the node
 	Version string
-	Machine string // identity of the host, see Machine
-	Dir     string // the agent's own folder: keeper's socket, engines' logs
-	Exe     string // the thaw program, for the keeper and the ember engine
-	// KeeperArgs replace "keep …" where a test has another program.
-	KeeperArgs []string
-	Orphan     time.Duration   // how long engines outlive the agent; 0 is the keeper's default
-	Memory     functions.Bytes // host memory that replicas may reserve
-	Sleep      functions.Bytes // of Memory, what may be held asleep; 0: all of it
-	Stager     replica.Stager
+	Machine string          // identity of the host, see Machine
+	Dir     string          // the agent's own folder: keeper's socket, engines' logs
+	Exe     string          // the thaw program, for the keeper and the ember engine
+	Orphan  time.Duration   // how long engines outlive the agent; 0 is the keeper's default
+	Memory  functions.Bytes // host memory that replicas may reserve
+	Sleep   functions.Bytes // of Memory, what may be held asleep; 0: all of it
+	Stager  replica.Stager
 	// RetainCheckpoint keeps the checkpoint at a path while an adopted engine lives on it:
 	// the earlier agent's lease ended with that agent. nil retains nothing.
 	RetainCheckpoint func(path string) (release func())

@@ -14,7 +14,7 @@ func (a *Agent) connectSupervisor(ctx context.Context) (*supervisor.Client, erro
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return supervisor.Ensure(ctx, supervisor.Start{
-		Exe: a.o.Exe, Args: a.o.KeeperArgs, Orphan: a.o.Orphan,
+		Exe: a.o.Exe, Orphan: a.o.Orphan,
 		Dir: a.supervisorDir(), Socket: filepath.Join(a.supervisorDir(), "supervisor.sock"),
 	})
 }

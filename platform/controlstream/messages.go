@@ -68,7 +68,7 @@ type HealthReport struct {
 }
 
 // FirstToken is the time from READY to the engine's first byte, for the first request of a
-// cold start.
+// cold start. The phase of the timeline that it measures ([functions.PhaseFirstToken]) names it.
 type FirstToken struct {
 	Name      functions.Name
 	ColdStart string

@@ -41,7 +41,6 @@ type Options struct {
 	Version       string
 	Environ       []string      // of the container; engines inherit what is no secret of it and not the shim's
 	LoaderTimeout time.Duration // for a loader that does not answer; 0 is DefaultLoaderTimeout
-	ShutdownDelay time.Duration // after the loader's stop, and at most undecided after a failure that it knows of; 0 is DefaultShutdownDelay
 	Out           io.Writer     // gets the engine's log
 	Log           *slog.Logger
 
@@ -55,9 +54,8 @@ type Options struct {
 }
 
 const (
-	// DefaultShutdownDelay is how long a stopped shim waits for the end of
-	// its container.
-	DefaultShutdownDelay = time.Minute
+	// shutdownDelay is how long a stopped shim waits for the end of its container.
+	shutdownDelay = time.Minute
 
 	// failureDelay is how long one that failed waits to be told what its loader has
 	// passed on: a controller decides in a second, one that has just begun in ten.
@@ -129,7 +127,6 @@ func New(o Options) *Shim {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Out = cmp.Or(o.Out, io.Discard)
 	o.LoaderTimeout = cmp.Or(max(o.LoaderTimeout, 0), DefaultLoaderTimeout)
-	o.ShutdownDelay = cmp.Or(max(o.ShutdownDelay, 0), DefaultShutdownDelay)
 	s := &Shim{o: o, log: o.Log, began: time.Now(), engines: upstream.New(upstream.Options{}), stopped: make(chan controlstream.Drain, 1),
 		decided: make(chan struct{})}
 	s.decide = sync.OnceFunc(func() { close(s.decided) })
@@ -247,9 +244,9 @@ func (s *Shim) awaitTermination(ctx context.Context, stopped bool) {
 	if ctx.Done() == nil {
 		return // it has come already
 	}
-	delay := s.o.ShutdownDelay
+	delay := shutdownDelay
 	if !stopped {
-		delay = min(delay, failureDelay)
+		delay = failureDelay
 	}
 	backoff.Sleep(ctx, delay)
 }

@@ -104,13 +104,6 @@ func (m *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
 // generation reads the model's own defaults for sampling, which vLLM uses too.
 func (m *loadedModel) generation(path string) error {
 	m.defaults = sampling{temperature: 1, topP: 1, repetition: 1}
-	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
 	var g struct {
 		EOS         json.RawMessage `json:"eos_token_id"`
 		Temperature *float64        `json:"temperature"`
@@ -118,7 +111,11 @@ func (m *loadedModel) generation(path string) error {
 		TopK        *int            `json:"top_k"`
 		Repetition  *float64        `json:"repetition_penalty"`
 	}
-	if err := json.Unmarshal(pythonjson.Standard(b), &g); err != nil {
+	err := pythonjson.ReadFile(path, 1<<20, &g)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	ids, err := llama.TokenIDs(g.EOS)

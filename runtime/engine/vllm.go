@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,14 +125,7 @@ type config struct {
 const maxConfig = 1 << 20
 
 func readConfig(dir string) (c config) {
-	path := filepath.Join(dir, "config.json")
-	st, err := os.Stat(path)
-	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfig {
-		return c
-	}
-	if b, err := os.ReadFile(path); err == nil {
-		json.Unmarshal(pythonjson.Standard(b), &c) // the engine reports a bad file
-	}
+	_ = pythonjson.ReadFile(filepath.Join(dir, "config.json"), maxConfig, &c) // the engine reports a bad file
 	return c
 }
 

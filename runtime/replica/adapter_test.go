@@ -82,7 +82,7 @@ func TestInspect(t *testing.T) {
 		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},
-		{name: "config is endless", rank: 8, modules: one, change: config(strings.Repeat(" ", 1<<20+1)), err: "adapter_config.json is larger than 1048576 bytes"},
+		{name: "config is endless", rank: 8, modules: one, change: config(strings.Repeat(" ", 1<<20+1)), err: "adapter_config.json: it is larger than 1048576 bytes"},
 		{name: "no rank", rank: 8, modules: one, change: config(`{}`), err: "adapter_config.json has no rank (r)"},
 		{name: "another kind", rank: 8, modules: one, change: config(`{"peft_type":"IA3","r":8}`), err: `its peft_type is "IA3"; only LORA can be served`},
 		{name: "DoRA", rank: 8, modules: one, change: config(`{"r":8,"use_dora":true}`), err: "it is a DoRA adapter; only plain LoRA can be served"},

@@ -135,12 +135,19 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 			}
 			return 10 << 30, true
 		}
+		ready := make(chan struct{})
+		o.ParentReady = func(engine.Command) <-chan struct{} { return ready }
 		l := startReplica(t, o, New)
 		time.Sleep(30 * time.Second)
 		if st := l.Status(); st.State != functions.Loading ||
 			st.StartNote != "waits for GPU memory: GPU 1 has 9 GiB free, the model needs 10 GiB" || n.spawned.Load() != 0 {
 			t.Errorf("%+v, %d processes", st, n.spawned.Load())
 		}
+		time.Sleep(30*time.Second + freeEvery)
+		if st := l.Status(); st.State != functions.Loading || st.StartNote != "" || n.spawned.Load() != 0 {
+			t.Errorf("the memory is free, the parent not ready: %+v, %d processes", st, n.spawned.Load())
+		}
+		close(ready)
 		time.Sleep(time.Minute)
 		if st := l.Status(); st.State != functions.Ready || st.StartNote != "" {
 			t.Errorf("%+v", st)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 )
 
@@ -42,13 +42,6 @@ func refuseAdapter(e functions.Engine, dir string) error {
 // the rank in the model file, 0 for none; most is the engine's limit, 0 for its
 // default. The note, if not "", is a warning for people.
 func inspectAdapter(dir string, declared, maximum int) (note string, err error) {
-	b, err := readSmall(filepath.Join(dir, "adapter_config.json"), 1<<20)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("not a LoRA adapter: it has no adapter_config.json")
-	}
-	if err != nil {
-		return "", err
-	}
 	var c struct {
 		Type    string          `json:"peft_type"`
 		Rank    int             `json:"r"`
@@ -56,7 +49,11 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 		Ranks   map[string]int  `json:"rank_pattern"`
 		DoRA    bool            `json:"use_dora"`
 	}
-	if err := json.Unmarshal(b, &c); err != nil {
+	err = pythonjson.ReadFile(filepath.Join(dir, "adapter_config.json"), 1<<20, &c)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", errors.New("not a LoRA adapter: it has no adapter_config.json")
+	}
+	if err != nil {
 		return "", fmt.Errorf("adapter_config.json: %w", err)
 	}
 	rank := c.Rank
@@ -112,19 +109,6 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 		note = "it changes " + strings.Join(broken, " and ") + ", so its KV cache is shared with neither the model nor other adapters"
 	}
 	return note, nil
-}
-
-func readSmall(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("%s is larger than %d bytes", filepath.Base(path), limit)
-	}
-	return b, err
 }
 
 func readHeader(path string) ([]safetensors.Tensor, error) {

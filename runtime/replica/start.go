@@ -120,6 +120,7 @@ func (r *Replica) waitForGPUMemory(ctx context.Context, deadline time.Time, prob
 		}
 		if r.gpus.missing() == "" {
 			r.report.now.StartNote = ""
+			r.report.notify()
 			return nil
 		}
 	}

@@ -128,14 +128,9 @@ func readTemplate(dir string) (text, bos, eos string, err error) {
 		BOS      json.RawMessage `json:"bos_token"`
 		EOS      json.RawMessage `json:"eos_token"`
 	}
-	b, err := readSmallFile(filepath.Join(dir, "tokenizer_config.json"))
-	if err != nil {
-		return "", "", "", err
-	}
-	if b != nil {
-		if err := json.Unmarshal(pythonjson.Standard(b), &f); err != nil {
-			return "", "", "", fmt.Errorf("%s: %w", filepath.Join(dir, "tokenizer_config.json"), err)
-		}
+	config := filepath.Join(dir, "tokenizer_config.json")
+	if err := pythonjson.ReadFile(config, maxConfig, &f); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", "", "", fmt.Errorf("%s: %w", config, err)
 	}
 	j, err := readSmallFile(filepath.Join(dir, "chat_template.jinja"))
 	if err != nil {
@@ -143,7 +138,7 @@ func readTemplate(dir string) (text, bos, eos string, err error) {
 	}
 	if text = string(j); text == "" {
 		if text, err = namedTemplate(f.Template); err != nil {
-			return "", "", "", fmt.Errorf("%s: chat_template: %w", filepath.Join(dir, "tokenizer_config.json"), err)
+			return "", "", "", fmt.Errorf("%s: chat_template: %w", config, err)
 		}
 	}
 	return text, tokenText(f.BOS), tokenText(f.EOS), nil

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -53,20 +52,13 @@ var changesBase = []string{"pissa", "olora", "corda", "loftq", "lora_ga"}
 
 func readAdapterConfig(dir string) (c adapterConfig, err error) {
 	const name = "adapter_config.json"
-	f, err := os.Open(filepath.Join(dir, name))
+	var text json.RawMessage
+	err = pythonjson.ReadFile(filepath.Join(dir, name), maxAdapterConfig, &text)
 	if errors.Is(err, os.ErrNotExist) {
 		return c, errors.New("not a LoRA adapter: it has no " + name)
 	}
-	if err != nil {
-		return c, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxAdapterConfig+1))
-	if err == nil && len(b) > maxAdapterConfig {
-		err = fmt.Errorf("it is larger than %d bytes", maxAdapterConfig)
-	}
 	if err == nil {
-		c, err = parseAdapterConfig(b)
+		c, err = parseAdapterConfig(text)
 	}
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", name, err)
