@@ -2,6 +2,7 @@ package functions
 
 import (
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 )
@@ -39,7 +40,9 @@ var (
 	// Q4_K_M, IQ2_XXS, UD-Q4_K_XL, BF16, MXFP4: what Ollama writes behind a colon
 	quantisation = regexp.MustCompile(`(?i)^(ud-)?(i?q\d|b?f(p)?16|f32|tq\d|mxfp)`)
 	bareHost     = regexp.MustCompile(`^[a-z0-9.-]+\.(com|co|net|org|io|dev)/`)
-	schemeish    = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
+	// what links of hubs' pages end with
+	downloadQuery = regexp.MustCompile(`\?(download|raw)=(true|1)$`)
+	schemeish     = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]+):/?/?[^/\\]`)
 )
 
 // foreignPaths are what shells, templates and other systems understand, and what to write.
@@ -58,6 +61,12 @@ var foreignPaths = []struct {
 func CheckSource(s string) (message, hint string) {
 	if !printable(s) {
 		return "holds a control character or is not UTF-8", ""
+	}
+	if strings.TrimSpace(s) != s {
+		return "begins or ends with a blank", "leave it out"
+	}
+	if strings.Contains(s, "*") {
+		return "holds a pattern (*)", `name the folder; spec.weights: "*.gguf" chooses files of it`
 	}
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -84,6 +93,9 @@ func CheckSource(s string) (message, hint string) {
 	if strings.Contains(s, "{{") || strings.Contains(s, "${") {
 		return fmt.Sprintf("%q has a variable", Clip(noSecret(s))), foreignPaths[0].hint
 	}
+	if download := downloadQuery.FindString(rest); download != "" {
+		return fmt.Sprintf("the address ends with %s, as a page's link does", download), "leave " + download + " out"
+	}
 	if strings.ContainsAny(rest, "?#") || scheme != "hf" && strings.Contains(rest, "@") {
 		return "a source carries no query, fragment or credentials", "credentials come from the environment, as the cloud's own tools take them"
 	}
@@ -104,7 +116,14 @@ func CheckSource(s string) (message, hint string) {
 			}
 			return fmt.Sprintf("%q is not the name of a bucket", Clip(first)), hint
 		}
+	case "https":
+		if u, err := url.Parse(s); err != nil || u.Hostname() == "" {
+			return fmt.Sprintf("%q is no valid address", Clip(s)), f.form
+		}
 	case "hf":
+		if part := strings.Split(rest, "/"); len(part) > 2 && (first == "datasets" || first == "spaces") {
+			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
+		}
 		if !hubRepo.MatchString(rest) {
 			hint := f.form
 			if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {

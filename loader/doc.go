@@ -66,9 +66,10 @@
 // download. A resume reads back what it found on the disk.
 //
 // A source is listed again at every Stage, because a folder in a bucket may change; if
-// the versions are the same, nothing is fetched. Only if the source cannot be reached,
-// an earlier checkpoint of it is used: an outage of the bucket must not take down
-// models whose weights are here. A refusal (401, 403, 404) is an error.
+// the versions are the same, nothing is fetched. Only if it gives no list in listingWait
+// (no answer, 429, 5xx, 401, 403), an earlier checkpoint of it is used, with a warning: an
+// outage of the bucket or an expired key must not take down models whose weights are here.
+// Files that the source says it no longer has (404) are an error.
 //
 // The first block of every file comes before the second of any: configs and tokenizers
 // are here at once, and a truncated file is found by its header before the rest of it

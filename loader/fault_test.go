@@ -402,19 +402,22 @@ func TestSecondStageFetchesNothing(t *testing.T) {
 	if n := len(r.srv.Gets()); n != 1 {
 		t.Errorf("%d ranges for one small file: %v", n, r.srv.Gets())
 	}
-	// The source is gone: what came from it stays usable. It says no: obeyed.
-	r.srv.Fault(func(w http.ResponseWriter, _ *http.Request, _ int) bool {
-		azuretest.Fail(w, 503, "ServerBusy")
-		return true
-	})
-	if c, err := r.stage(t, loader.StageOptions{}); err != nil || c.Digest != third.Digest {
-		t.Errorf("%+v, %v", c, err)
+	// The source is gone, or the key has expired: what came from it stays usable. Removed
+	// files are not used.
+	for code, reason := range map[int]string{503: "ServerBusy", 403: "AuthorizationFailure"} {
+		r.srv.Fault(func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+			azuretest.Fail(w, code, reason)
+			return true
+		})
+		if c, err := r.stage(t, loader.StageOptions{}); err != nil || c.Digest != third.Digest {
+			t.Errorf("%d: %+v, %v", code, c, err)
+		}
 	}
 	r.srv.Fault(func(w http.ResponseWriter, _ *http.Request, _ int) bool {
-		azuretest.Fail(w, 403, "AuthorizationFailure")
+		azuretest.Fail(w, 404, "ContainerNotFound")
 		return true
 	})
-	if _, err := r.stage(t, loader.StageOptions{}); source.KindOf(err) != source.Denied {
+	if _, err := r.stage(t, loader.StageOptions{}); source.KindOf(err) != source.NotFound {
 		t.Errorf("error %v", err)
 	}
 }

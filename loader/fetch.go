@@ -297,7 +297,7 @@ func (s *stagingPlan) supervise(ctx context.Context, group *errgroup.Group) erro
 				group.Go(func() error { s.hedge(ctx, req); return nil })
 			}
 		case <-s.complete:
-			s.progress.update(func(p *Progress) { p.State, p.Done = Verifying, s.done.Load() })
+			s.progress.update(func(p *Progress) { p.State, p.Done, p.Problem = Verifying, s.done.Load(), "" })
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -306,7 +306,13 @@ func (s *stagingPlan) supervise(ctx context.Context, group *errgroup.Group) erro
 }
 
 func (s *stagingPlan) reportProgress() {
-	if s.progress.update(func(p *Progress) { p.Done = s.done.Load() }) {
+	done := s.done.Load()
+	if s.progress.update(func(p *Progress) {
+		if done > p.Done {
+			p.Problem = ""
+		}
+		p.Done = done
+	}) {
 		p := s.progress.now()
 		s.ingest.SetProgress(p.Done, p.Total)
 	}

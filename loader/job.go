@@ -222,13 +222,14 @@ func (j *stagingJob) claimStore(ctx context.Context) (*store.Ingest, error) {
 
 func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Checkpoint, error) {
 	j.progress.update(func(p *Progress) { *p = Progress{State: Planning} })
-	files, err := j.listSource(ctx)
-	if source.KindOf(err) == source.Unavailable && j.digest == "" {
-		if c, herr := j.fromStore(j.loader.o.Store.Plans.LastDigest(j.locationKey)); c != nil && herr == nil {
-			j.from.log.Warn("source cannot be reached, using what came from it before", "digest", c.Digest, "err", err)
+	listing, err := j.askSource(ctx)
+	if err != nil {
+		if c := j.stagedInstead(err); c != nil {
 			return c, nil
 		}
+		return nil, err
 	}
+	files, err := j.checkListing(listing)
 	if err != nil {
 		return nil, err
 	}

@@ -50,19 +50,68 @@ func (s *stagingSource) refresh(ctx context.Context, began time.Time) bool {
 	return true
 }
 
+// listingWait bounds the listing of a source whose files were staged before: they are used
+// if it does not come.
+const listingWait = 10 * time.Second
+
+// stagedBefore returns the digest of the checkpoint that the source led to last, if it is in
+// the store; "" if not, or if another digest is demanded.
+func (j *stagingJob) stagedBefore() string {
+	if j.loader.o.Store == nil || j.digest != "" {
+		return ""
+	}
+	return j.loader.o.Store.Plans.LastDigest(j.locationKey)
+}
+
 // listSource lists the source, with retries, and checks the listing.
 func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
-	var listing source.Plan
-	// Fewer attempts than for a range: no byte has been downloaded yet, and an
-	// older copy may be in the store.
-	patient := j.loader.o.Retry.Attempts == math.MaxInt && (j.loader.o.Store == nil || j.loader.o.Store.Plans.LastDigest(j.locationKey) == "")
-	err := j.retry(ctx, min(4, j.loader.o.Retry.Attempts), patient, func() (err error) {
+	listing, err := j.askSource(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return j.checkListing(listing)
+}
+
+// askSource lists the source, with retries: fewer than for a range, for no byte has been
+// downloaded yet, and at most for listingWait if its files were staged before.
+func (j *stagingJob) askSource(ctx context.Context) (listing source.Plan, err error) {
+	attempts, patient := min(4, j.loader.o.Retry.Attempts), j.loader.o.Retry.Attempts == math.MaxInt
+	if j.stagedBefore() != "" {
+		attempts, patient = min(2, attempts), false
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, listingWait,
+			source.Fail(source.Unavailable, fmt.Sprintf("it gave no list of its files within %s", listingWait), ""))
+		defer cancel()
+	}
+	err = j.retry(ctx, attempts, patient, func() (err error) {
 		listing, err = j.from.Plan(ctx, j.from.location, j.patterns)
 		return err
 	})
-	if err != nil {
-		return nil, source.WithSource(err, j.from.location)
+	return listing, source.WithSource(err, j.from.location)
+}
+
+// stagedInstead returns the checkpoint that the source led to last, for a source that gives no
+// list because of err: an outage, or a credential that has expired, must not stop models whose
+// files are here. It is nil without one, and where the source no longer has the files.
+func (j *stagingJob) stagedInstead(err error) *Checkpoint {
+	switch source.KindOf(err) {
+	case source.Unavailable, source.Malformed, source.Denied, source.Refused:
+	default:
+		return nil
 	}
+	c, storeErr := j.fromStore(j.stagedBefore())
+	if storeErr != nil || c == nil {
+		return nil
+	}
+	j.from.log.Warn("the source gives no list of its files, those staged before are used", "digest", c.Digest, "err", err)
+	j.progress.update(func(p *Progress) {
+		p.Problem = "the source gave no list of its files, those staged before are used: " + err.Error()
+	})
+	return c
+}
+
+// checkListing returns the files of a listing that are staged.
+func (j *stagingJob) checkListing(listing source.Plan) ([]source.File, error) {
 	files, left, err := selectFiles(j.from.location, listing, j.patterns)
 	if err == nil {
 		j.noteSkipped(listing, left)
@@ -185,11 +234,24 @@ func (j *stagingJob) retry(ctx context.Context, attempts int, patient bool, try 
 			e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, n)
 			return err
 		}
-		j.loader.counts.retries.Add(1)
 		wait := retryDelay(j.loader.o.Retry, n, e.RetryAfter, rand.Float64())
-		j.from.log.Debug("trying again", "try", n, "in", wait, "err", err)
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
+			return err
+		}
+		j.loader.noteRetry(j.progress, err)
+		level := slog.LevelDebug
+		if n == 2 { // one failure is common
+			level = slog.LevelWarn
+		}
+		j.from.log.Log(ctx, level, "the source is asked again", "failed", n, "in", wait, "err", err)
 		if !backoff.Sleep(ctx, wait) {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// noteRetry counts another attempt on a source that failed, and shows why it is made.
+func (l *Loader) noteRetry(feed *progressFeed, err error) {
+	l.counts.retries.Add(1)
+	feed.update(func(p *Progress) { p.Problem = "the source is asked again: " + err.Error() })
 }

@@ -99,13 +99,13 @@ func (s *stagingPlan) backOff(ctx context.Context, tries int, began, fruitless t
 		e.Detail = fmt.Sprintf("%s, and again on each of %d tries", e.Detail, tries)
 		return err
 	}
-	s.loader.counts.retries.Add(1)
 	own := retryDelay(s.loader.o.Retry, tries, 0, rand.Float64())
 	if e.Busy || e.RetryAfter > 0 {
 		s.loader.counts.throttles.Add(1)
 		wait := cmp.Or(min(e.RetryAfter, maxRetryAfter), retryDelay(s.loader.o.Retry, tries, 0, 0.5))
 		s.limiter.Throttle(time.Now(), wait)
 	}
+	s.loader.noteRetry(s.progress, err)
 	s.from.log.Debug("trying again", "try", tries, "in", own, "err", err)
 	if !backoff.Sleep(ctx, own) {
 		return context.Cause(ctx)

@@ -31,6 +31,9 @@ type Progress struct {
 	Rate float64
 	// Note is for people: what of the source is not staged. It may be empty.
 	Note string
+	// Problem is for people: why the source is asked again, or why files of it that were
+	// staged before are used. It may be empty.
+	Problem string
 	// Err says why, when State is Failed.
 	Err error
 }

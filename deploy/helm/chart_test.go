@@ -164,6 +164,12 @@ func TestValues(t *testing.T) {
 		{"load balancers", "activator: {trustedProxies: [203.0.113.0/28, 10.0.0.1]}", "Deployment thaw-system/thaw-activator", []string{"- --trusted-proxy=203.0.113.0/28\n", "- --trusted-proxy=10.0.0.1\n"}, nil},
 		{"what one client may use", "activator: {clientShare: 100}", "Deployment thaw-system/thaw-activator", []string{"- --client-share=100\n"}, []string{"--hold", "--max-body"}},
 		{"how long they may be", "activator: {maxBody: '1000000'}", "Deployment thaw-system/thaw-activator", []string{"- --max-body=1000000\n"}, []string{"--hold", "--public-api"}},
+		{"where the controller is", "controller: {affinity: {nodeAffinity: {x: on-demand}}, podLabels: {team: infra}, podAnnotations: {a/b: c}, env: [{name: GOMEMLIMIT, value: 400MiB}]}",
+			"Deployment thaw-system/thaw-controller", []string{"affinity:\n        nodeAffinity:\n          x: on-demand", "team: infra", "a/b: c", "component: controller\n        app.kubernetes.io/part-of: thaw\n        team", "name: GOMEMLIMIT", "name: POD_IP"}, nil},
+		{"where the activators are", "activator: {affinity: {podAntiAffinity: {x: zone}}, podLabels: {team: infra}, podAnnotations: {sidecar.istio.io/inject: 'false'}, env: [{name: GOMEMLIMIT, value: 400MiB}]}",
+			"Deployment thaw-system/thaw-activator", []string{"affinity:\n        podAntiAffinity:\n          x: zone", "team: infra", "sidecar.istio.io/inject: \"false\"", "name: GOMEMLIMIT", "name: POD_NAMESPACE"}, nil},
+		{"where the loaders are", "loader: {affinity: {nodeAffinity: {x: on-demand}}, podAnnotations: {a/b: c}}",
+			"DaemonSet thaw-system/thaw-loader", []string{"affinity:\n        nodeAffinity:\n          x: on-demand", "a/b: c"}, nil},
 		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
 		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
 		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
@@ -283,6 +289,7 @@ func TestSchema(t *testing.T) {
 		"loader: {resources: {requests: {gpu: 1}}}",
 		"clusterDomain: .local", "clusterDomain: a b", "controller: {eviction: fifo}", "controller: {keepAlive: always}", "controller: {prewarm: 'yes'}", "controller: {prewarmBudget: 1}", "controller: {prewarmBudget: 0h}", "controller: {prewarmBudget: -1h}",
 		"controller: {historyClaim: a/b}", "activator: {hold: maybe}", "activator: {hold: 404}", "activator: {maxBody: 0Mi}", "activator: {maxBody: many}", "activator: {maxBody: -1}", "activator: {clientShare: 101}",
+		"controller: {affinity: {nodes: {}}}", "controller: {podLabels: {a: 1}}", "activator: {env: [{value: x}]}", "loader: {podAnnotations: []}",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: %v", values, err)

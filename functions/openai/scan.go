@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"strconv"
+	"strings"
 )
 
 // Usage is the token usage that an answer reports.
@@ -27,19 +28,28 @@ func (u Usage) Append(b []byte) []byte {
 // one goroutine.
 type Stream struct {
 	TakeUsage bool
+	Findings
 
+	Said []byte // the last data that is a text, where no token has come
+
+	line  []byte // a line that has begun and not ended
+	long  bool   // it is longer than maxLine: not parsed
+	blank bool   // the line before was removed, and so is the empty one after it
+	ping  bool   // the present event is one
+	data  []byte // of an event whose JSON has more lines
+	known sample
+	out   []byte
+}
+
+// Findings are what a Stream has found so far.
+type Findings struct {
 	Token    bool // generated text or a tool call has come
 	Finished bool // some choice has a finish_reason
 	Failed   bool // the engine sent an error: [DONE] after it is no success
 	Done     bool // [DONE], or the end event of the responses and messages endpoints
 	InLines  bool // the JSON of some event has several lines of data
+	Doubled  bool // the data of some event begins with data: itself
 	Usage    Usage
-
-	line  []byte // a line that has begun and not ended
-	long  bool   // it is longer than maxLine: not parsed
-	blank bool   // the line before was removed, and so is the empty one after it
-	data  []byte // of an event whose JSON has more lines
-	out   []byte
 }
 
 // maxLine is what a line may have to be looked at; longer ones only pass.
@@ -110,14 +120,31 @@ func maybeUsage(p []byte) bool {
 
 // look reads one line with its end. It returns true for a chunk that carries usage and
 // nothing else.
-func (s *Stream) look(l []byte) bool {
+func (s *Stream) look(l []byte) (alone bool) {
+	if len(s.data) == 0 && (l[0] == '\n' || s.known.matches(l)) {
+		return false
+	}
+	before := s.Findings
+	alone = s.lookAtLine(l)
+	if s.Findings != before || len(s.data) > 0 {
+		s.known.line = s.known.line[:0]
+	} else if !alone {
+		s.known.keep(l)
+	}
+	return alone
+}
+
+// lookAtLine is look for a line that is like none before.
+func (s *Stream) lookAtLine(l []byte) bool {
 	if l = bytes.TrimRight(l, "\r\n"); len(l) == 0 && len(s.data) > 0 {
 		s.lookAtData(s.data)
 		s.data = s.data[:0]
 		return false
 	}
 	if e, ok := bytes.CutPrefix(l, []byte("event:")); ok {
-		switch string(bytes.TrimSpace(e)) {
+		name := string(bytes.TrimSpace(e))
+		s.ping = name == "ping"
+		switch name {
 		case "error", "response.failed":
 			s.Failed = true
 		case "response.completed", "response.incomplete", "message_stop":
@@ -134,9 +161,18 @@ func (s *Stream) look(l []byte) bool {
 	if len(d) == 0 {
 		return false
 	}
+	if rest, twice := bytes.CutPrefix(d, []byte("data:")); twice {
+		s.Doubled = true
+		if d = bytes.TrimSpace(rest); len(d) == 0 {
+			return false
+		}
+	}
 	if string(d) == "[DONE]" {
 		s.Done = true
 		return false
+	}
+	if d[0] != '{' && d[0] != ':' && !s.Token && !s.ping && len(s.data) == 0 {
+		s.Said = append(s.Said[:0], d[:min(len(d), maxWord)]...)
 	}
 	if len(s.data) > 0 || goesOn(d) {
 		s.InLines = true
@@ -158,6 +194,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		s.Failed = true
 		return false
 	}
+	s.Done = s.Done || isEndEvent(d)
 	s.Token = s.Token || hasToken(d)
 	if !s.Finished {
 		i := memberValue(d, "finish_reason")
@@ -180,23 +217,57 @@ func (s *Stream) lookAtData(d []byte) bool {
 	return i < len(d) && d[i] == ']'
 }
 
+// isEndEvent reports whether an event is the last of the responses or messages endpoint by its
+// type, which some engines write without a line of the event's name.
+func isEndEvent(d []byte) bool {
+	if len(d) < len(`{"type":"message_stop"}`) {
+		return false
+	}
+	if rest, ok := bytes.CutPrefix(d[skipSpace(d, 1):], []byte(`"type":`)); ok {
+		d = bytes.TrimLeft(rest, " ")
+	} else if i := bytes.LastIndexByte(d, ','); i >= 0 {
+		if rest, ok = bytes.CutPrefix(bytes.TrimLeft(d[i+1:], " "), []byte(`"type":`)); !ok {
+			return false
+		}
+		d = bytes.TrimLeft(rest, " ")
+	}
+	for _, kind := range [...]string{`"response.completed"`, `"response.incomplete"`, `"message_stop"`} {
+		if bytes.HasPrefix(d, []byte(kind)) {
+			return true
+		}
+	}
+	return false
+}
+
 // holdsText reports whether a string that is not empty begins at i.
 func holdsText(d []byte, i int) bool { return i+1 < len(d) && d[i] == '"' && d[i+1] != '"' }
 
 // hasToken reports whether a chunk holds generated text or a tool call: chunks of the
 // role, of an answer's creation, and of usage do not.
 func hasToken(d []byte) bool {
-	for _, name := range [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"} {
-		i := memberValue(d, name)
-		if i < 0 || i+1 >= len(d) {
-			continue
-		}
-		j := skipSpace(d, i+1)
-		if holdsText(d, i) || name == "tool_calls" && d[i] == '[' && j < len(d) && d[j] != ']' {
-			return true
+	if textValue(d) >= 0 {
+		return true
+	}
+	i := memberValue(d, "tool_calls")
+	if i < 0 || i >= len(d) || d[i] != '[' {
+		return false
+	}
+	i = skipSpace(d, i+1)
+	return i < len(d) && d[i] != ']'
+}
+
+// textMembers are the names of the members that hold generated text.
+var textMembers = [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"}
+
+// textValue returns the index of the first character of generated text in an event; -1: it
+// has none.
+func textValue(d []byte) int {
+	for _, name := range textMembers {
+		if i := memberValue(d, name); i >= 0 && holdsText(d, i) {
+			return i + 1
 		}
 	}
-	return false
+	return -1
 }
 
 // Failure reads the error frame at the start p of a stream; nil if the first event is no
@@ -253,6 +324,38 @@ func joinData(first, p []byte) []byte {
 func WholeError(body []byte) *Error {
 	body = bytes.TrimSpace(body)
 	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+		return nil
+	}
+	e, _ := frameError(body)
+	return e
+}
+
+// wordsOfErrors are the members of objects that state an error and nothing else, in forms of
+// engines and gateways that have no member error.
+const wordsOfErrors = " code msg message detail details status success type title request_id requestid id timestamp path trace_id " +
+	"traceid error_code error_msg errcode errmsg errors object param data result "
+
+// WordsAlone reads an error without a member error that an engine answered with a status of
+// success, such as {"code":500,"msg":"…","success":false}; nil if body has more than the words of
+// an error.
+func WordsAlone(body []byte) *Error {
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 || body[0] != '{' || !jsontext.Value(body).IsValid() {
+		return nil
+	}
+	alone, worded := true, false
+	eachMember(body, func(name, value []byte) bool {
+		alone = bytes.IndexByte(name, ' ') < 0 && strings.Contains(wordsOfErrors, " "+strings.ToLower(string(name))+" ") &&
+			(len(value) == 0 || value[0] != '{' || string(name) == "detail")
+		switch string(name) {
+		case "msg", "message", "detail", "errors", "errmsg", "error_msg":
+			worded = worded || isTruthy(value)
+		case "data", "result":
+			alone = alone && !isTruthy(value)
+		}
+		return alone
+	})
+	if !alone || !worded {
 		return nil
 	}
 	e, _ := frameError(body)

@@ -114,6 +114,12 @@ func escaped(raw []byte, i int) int {
 // CheckObject returns an error unless raw is one JSON object. The error names line and
 // column, from 1, in characters, as Python does.
 func CheckObject(raw []byte) error {
+	switch {
+	case bytes.HasPrefix(raw, []byte("\xef\xbb\xbf")):
+		return errors.New("line 1, column 1: it begins with a byte order mark, which Python refuses: save it as UTF-8 without one")
+	case bytes.HasPrefix(raw, []byte("\xff\xfe")) || bytes.HasPrefix(raw, []byte("\xfe\xff")):
+		return errors.New("line 1, column 1: it is in UTF-16: save it as UTF-8")
+	}
 	d := jsontext.NewDecoder(bytes.NewReader(Standard(raw)), jsontext.AllowDuplicateNames(true))
 	kind := d.PeekKind()
 	err := d.SkipValue()

@@ -58,7 +58,14 @@ func Siblings(name string) []string {
 // beside a model.
 func IsGGUF(name string) bool {
 	base := strings.ToLower(path.Base(name))
-	return path.Ext(base) == ".gguf" && !strings.HasPrefix(base, "mmproj") && !strings.HasPrefix(base, "imatrix")
+	return path.Ext(base) == ".gguf" && !strings.Contains(base, "mmproj") && !strings.Contains(base, "imatrix")
+}
+
+// IsProjector reports whether a file is what llama.cpp reads images with, beside a model:
+// mmproj-F16.gguf, model-mmproj-f16.gguf, model.mmproj-Q8_0.gguf.
+func IsProjector(name string) bool {
+	base := strings.ToLower(path.Base(name))
+	return path.Ext(base) == ".gguf" && strings.Contains(base, "mmproj")
 }
 
 // Find returns the sets of a listing: first those of GGUF by name, then the safetensors of

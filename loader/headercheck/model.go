@@ -43,14 +43,14 @@ func File(name string, r io.ReaderAt, size int64) error {
 func GGUF(r io.ReaderAt, size int64) error {
 	var head [24]byte
 	if size < int64(len(head)) {
-		return &source.Error{Kind: source.Truncated, Detail: fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size)}
+		return source.Fail(source.Truncated, fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size), WayOut(""))
 	}
 	if err := readFull(r, head[:]); err != nil {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		return &source.Error{Kind: source.Corrupt,
-			Detail: "not a GGUF file: " + cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")}
+		reason := cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")
+		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, WayOut(reason))
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: "GGUF: " + gguf.VersionProblem(v)}

@@ -92,7 +92,7 @@ func parseConfig(raw []byte) (facts, error) {
 	}
 	var top config
 	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
-		return f, notObject(configName, err)
+		return f, notObject(configName, raw, err)
 	}
 	c := top
 	for _, k := range textParts {

@@ -14,6 +14,8 @@ import (
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/functions/weightsets"
+	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -88,11 +90,7 @@ func headerError(err error, name string) error {
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
-	refused := &source.Error{Kind: kind, File: name, Detail: "its header cannot be used: " + err.Error(), Fix: "copy the file again"}
-	if strings.Contains(refused.Detail, "convert ") { // it names its own way out
-		refused.Fix = ""
-	}
-	return refused
+	return source.Fail(kind, "its header cannot be used: "+err.Error(), headercheck.WayOut(err.Error())).At("", name)
 }
 
 // modelOpt names the quantisation of a hf_quant_config.json.
@@ -107,7 +105,7 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 		} `json:"quantization"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return "", notObject(f.Name, err)
+		return "", notObject(f.Name, raw, err)
 	}
 	if doc.Quantization.Algo == "" {
 		return "", nil
@@ -125,7 +123,14 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 	}
 	m, err := gguf.Read(&rangeReader{r, first}, first.Size)
 	if err != nil {
+		if other := headercheck.GGUF(&rangeReader{r, first}, first.Size); source.KindOf(other) == source.Corrupt {
+			return source.WithFile(other, first.Name) // it says what the file is in place of a GGUF file
+		}
 		return headerError(err, first.Name)
+	}
+	if m.Text("general.type") == "adapter" || m.Text("adapter.type") != "" {
+		return source.Fail(source.Refused, "is a LoRA adapter in GGUF, not a model",
+			`llamacpp takes it beside its model: args: ["--lora", FILE]`).At("", first.Name)
 	}
 	arch := m.Text("general.architecture")
 	key := func(name string) int { return m.Int(arch + "." + name) }
@@ -147,7 +152,7 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		c.Sizing.Cache, c.Latent = ggufCache(m, arch, layers, hidden, heads)
 	}
 	for _, f := range r.files {
-		if strings.HasPrefix(path.Base(f.Name), "mmproj") && strings.HasSuffix(f.Name, ".gguf") {
+		if weightsets.IsProjector(f.Name) {
 			c.Sizing.Media = true
 			c.Sizing.Weights += f.Size
 		}
@@ -216,7 +221,7 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Type string `json:"peft_type"`
 	}
 	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return a, notObject(f.Name, err)
+		return a, notObject(f.Name, raw, err)
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
 		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),

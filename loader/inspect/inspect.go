@@ -140,7 +140,7 @@ type weightSet struct {
 // chooseWeights finds the one set of weights of a listing.
 func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	var st, gguf []source.File
-	var pickles, below []string
+	var pickles, below, left []string
 	for _, f := range r.files {
 		base := strings.ToLower(path.Base(f.Name))
 		ext := path.Ext(base)
@@ -151,8 +151,10 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		case !source.Weights(f.Name):
 		case strings.Contains(f.Name, "/"):
 			below = append(below, f.Name)
-		case ext == ".gguf" && !strings.HasPrefix(base, "mmproj"):
+		case weightsets.IsGGUF(f.Name):
 			gguf = append(gguf, f)
+		case ext == ".safetensors" && strings.HasPrefix(base, "adapter_model"): // a LoRA adapter beside its model
+			left = append(left, f.Name)
 		case ext == ".safetensors":
 			st = append(st, f)
 		}
@@ -171,7 +173,9 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		return weightSet{format: GGUF, files: gguf},
 			checkOneSet(gguf, "", "name its file as the source; a model file chooses it with weights: PATTERN")
 	case len(st) > 0 && want != GGUF:
-		return r.oneSafetensors(st, hasConfig)
+		s, err := r.oneSafetensors(st, hasConfig)
+		s.left = append(s.left, left...)
+		return s, err
 	case want == GGUF:
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no GGUF file, and llamacpp reads no other",
 			Fix: "leave --engine out, or name a source with a GGUF file"}
@@ -184,7 +188,7 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 			Fix:    "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
 	case len(below) > 0:
 		return weightSet{}, source.Fail(source.Missing, fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
-			"name the folder that holds config.json and the weights")
+			r.wayBelow(below))
 	}
 	if len(r.files) > 0 && !hasConfig {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json",
@@ -192,6 +196,17 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 	}
 	return weightSet{}, source.Fail(source.Missing, "has no weights: no safetensors and no GGUF file",
 		source.WithoutWeights(source.Names(r.files), "copy them beside config.json, or name the folder that has them"))
+}
+
+// wayBelow is what helps where all weights are in folders below the source.
+func (r *reader) wayBelow(below []string) string {
+	if _, ok := r.file("model_index.json"); ok {
+		return "it is a pipeline of diffusers, which makes pictures: engine: command starts a server for it"
+	}
+	if slices.ContainsFunc(below, weightsets.IsGGUF) {
+		return "name the folder or the file; a model file chooses it with weights: PATTERN"
+	}
+	return "name the folder that holds config.json and the weights"
 }
 
 // checkOneSet returns an error if files are the shards of several models, whose list follows
@@ -258,7 +273,8 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			Fix: "name a source in Hugging Face's layout"}
 	}
 	return s, checkOneSet(s.files, " and no index that says which are meant",
-		"copy the one that is meant, with config.json and the tokenizer, into a folder of its own and name that")
+		"a model file leaves the others out: exclude: [NAME]; or copy the one that is meant, with config.json and the tokenizer, "+
+			"into a folder of its own and name that")
 }
 
 // shards returns the names of the files that an index uses; all must be there.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/headercheck"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -82,8 +83,11 @@ func (r *reader) named(err error) error {
 }
 
 // notObject is why a file could not be read as an object of JSON.
-func notObject(name string, err error) error {
+func notObject(name string, raw []byte, err error) error {
 	e := &source.Error{Kind: source.Corrupt, File: name, Detail: "is no JSON object", Err: err, Fix: "copy the file again"}
+	if placed := pythonjson.CheckObject(raw); errors.As(err, new(*json.SyntaxError)) && placed != nil && len(raw) > 0 {
+		e.Err, e.Fix = placed, "mend it there (JSON has no comments, and no comma before a bracket), or copy the file again"
+	}
 	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of Go
 		e.Err = nil
 		if e.Detail = "is no JSON object but of the type " + t.Value; t.Field != "" {

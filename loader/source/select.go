@@ -226,8 +226,19 @@ func WithoutWeights(names []string, otherwise string) string {
 			return "unpack " + functions.Clip(name) + ", and name the folder with safetensors or GGUF"
 		case ".onnx", ".engine", ".mlmodel", ".tflite":
 			return functions.Clip(name) + " is for an engine of another kind, which engine: command starts"
+		case ".h5", ".msgpack", ".npz":
+			return functions.Clip(name) + " is of TensorFlow, Flax or MLX: save the model as safetensors"
 		}
-		if strings.HasPrefix(base, "sha256-") || strings.HasPrefix(base, "ggml-") && path.Ext(base) == ".bin" {
+		switch {
+		case weightsets.IsProjector(base):
+			return functions.Clip(name) + " reads images for a model, whose own GGUF file is missing beside it"
+		case strings.Contains(base, ".gguf-split-") || strings.Contains(base, ".gguf.part") || strings.Contains(base, ".gguf-part"):
+			return "join the parts in order, cat NAME.gguf-split-* > NAME.gguf, and name that file"
+		case strings.HasPrefix(name, "models--") && strings.Contains(name, "/snapshots/"):
+			return "that is a cache of Hugging Face: name " + functions.Clip(path.Dir(name))
+		case strings.HasPrefix(base, "ggml-") && path.Ext(base) == ".bin":
+			return "a model of whisper.cpp is for another engine, which engine: command starts; one from before GGUF is converted anew"
+		case strings.HasPrefix(base, "sha256-"):
 			return "a GGUF file without its ending, as Ollama keeps it, is read once it is copied to NAME.gguf"
 		}
 	}
@@ -236,7 +247,8 @@ func WithoutWeights(names []string, otherwise string) string {
 
 // dropSecondLayouts leaves out what repeats the weights in a layout that engines do not
 // read, and no pattern names: consolidated safetensors and the folder original beside those
-// of Hugging Face, and an index whose shards were merged into one file.
+// of Hugging Face, a LoRA adapter in the folder of the weights that it was trained on, and an
+// index whose shards were merged into one file.
 func (s *selection) dropSecondLayouts() {
 	var top bool
 	whole, shards := map[string]bool{}, map[string]bool{} // folders
@@ -254,7 +266,8 @@ func (s *selection) dropSecondLayouts() {
 	}
 	s.out = slices.DeleteFunc(s.out, func(f File) bool {
 		folder := path.Dir(f.Name)
-		second := isConsolidated(f.Name) && (whole[folder] || shards[folder]) ||
+		adapter := path.Base(f.Name) == "adapter_model.safetensors"
+		second := (isConsolidated(f.Name) || adapter) && (whole[folder] || shards[folder]) ||
 			top && strings.HasPrefix(f.Name, "original/") ||
 			path.Base(f.Name) == "model.safetensors.index.json" && whole[folder] && !shards[folder]
 		return second && !s.also.Match(f.Name)

@@ -171,6 +171,8 @@ func TestSelectWeights(t *testing.T) {
 		{"consolidated and original", sharded + " consolidated.safetensors params.json original/params.json original/tokenizer.model", functions.ModelSpec{Engine: functions.EngineVLLM}, sharded + " params.json"},
 		{"original alone", "config.json original/model.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "config.json original/model.safetensors"},
 		{"consolidated shards beside one file", "model.safetensors consolidated-00001-of-00002.safetensors consolidated-00002-of-00002.safetensors", functions.ModelSpec{Engine: functions.EngineSGLang}, "model.safetensors"},
+		{"an adapter beside its model", "model.safetensors adapter_model.safetensors adapter_config.json lora/adapter_model.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "adapter_config.json lora/adapter_model.safetensors model.safetensors"},
+		{"an adapter alone", "adapter_model.safetensors adapter_config.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "adapter_config.json adapter_model.safetensors"},
 		{"a text beside it", "model.safetensors consolidated.json Consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.json model.safetensors"},
 		{"an index of shards beside one file", "model.safetensors model-00001-of-00001.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "model-00001-of-00001.safetensors model.safetensors model.safetensors.index.json"},
 		{"another file than the whole one", "other.safetensors consolidated.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors model.safetensors.index.json other.safetensors"},

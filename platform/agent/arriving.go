@@ -53,7 +53,7 @@ func (s *Stager) StageEarly(ctx context.Context, req replica.StageRequest,
 	if err != nil {
 		return replica.PartialCheckpoint{}, err
 	}
-	stop := forwardProgress(st, progress)
+	stop := forwardProgress(st, req, progress)
 	a, err := st.Arriving(ctx)
 	if err != nil {
 		stop()

@@ -76,7 +76,7 @@ func (s *Stager) Stage(ctx context.Context, req replica.StageRequest, progress f
 	if err != nil {
 		return replica.Checkpoint{}, err
 	}
-	defer forwardProgress(st, progress)()
+	defer forwardProgress(st, req, progress)()
 	return s.awaitCheckpoint(ctx, req, st)
 }
 
@@ -85,13 +85,16 @@ func (s *Stager) startStaging(ctx context.Context, req replica.StageRequest) (*l
 }
 
 // forwardProgress passes progress on until the function it returns has been called.
-func forwardProgress(st *loader.Staging, progress func(have, total functions.Bytes)) (stop func()) {
+func forwardProgress(st *loader.Staging, req replica.StageRequest, progress func(have, total functions.Bytes)) (stop func()) {
 	events, unsubscribe := st.Events()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for p := range events {
 			progress(functions.Bytes(p.Done), functions.Bytes(p.Total))
+			if req.Problem != nil {
+				req.Problem(p.Problem)
+			}
 		}
 	}()
 	return func() { unsubscribe(); <-done }

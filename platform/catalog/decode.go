@@ -249,6 +249,9 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
 			hint = bracesHint
 		}
+		if path == "spec.engine" {
+			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
+		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
@@ -300,11 +303,6 @@ func (d *decoder) failUnlessNull(n ast.Node, path, hint, want string) {
 
 // object decodes a mapping into a struct.
 func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
-	m, ok := mappingValues(n)
-	if !ok {
-		d.failUnlessNull(n, path, "", "keys and values are")
-		return
-	}
 	fields := map[string]reflect.Value{}
 	var names []string
 	for _, f := range reflect.VisibleFields(v.Type()) { // those of embedded structs too
@@ -312,6 +310,12 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 			fields[name] = v.FieldByIndex(f.Index)
 			names = append(names, name)
 		}
+	}
+	m, ok := mappingValues(n)
+	if !ok {
+		slices.Sort(names)
+		d.failUnlessNull(n, path, "its keys are "+strings.Join(names, ", "), "keys and values are")
+		return
 	}
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
@@ -321,7 +325,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, names), "unknown key")
+				d.fail(kv, at, d.suggestKey(key, at, names), "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}
@@ -382,7 +386,7 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	s, ok := n.(*ast.SequenceNode)
 	if !ok {
-		d.failUnlessNull(n, path, "", "a list is")
+		d.failUnlessNull(n, path, d.suggestList(n, v, path), "a list is")
 		return
 	}
 	out := reflect.MakeSlice(v.Type(), len(s.Values), len(s.Values))
@@ -395,6 +399,19 @@ func (d *decoder) list(n ast.Node, v reflect.Value, path string) {
 	if out.Len() > 0 {
 		v.Set(out)
 	}
+}
+
+// suggestList is the hint about a value of another type where a list is wanted.
+func (d *decoder) suggestList(n ast.Node, v reflect.Value, path string) string {
+	raw, _, ok := scalarText(n)
+	if !ok || v.Type().Elem().Kind() != reflect.String || d.isSecret(path) {
+		return "each of its items begins with -"
+	}
+	parts := []string{raw}
+	if strings.HasSuffix(path, ".args") {
+		parts = strings.Fields(raw)
+	}
+	return "did you mean [" + functions.Clip(strings.Join(functions.ConvertAll(parts, strconv.Quote), ", ")) + "]?"
 }
 
 func mappingValues(n ast.Node) ([]*ast.MappingValueNode, bool) {

@@ -108,10 +108,15 @@ answers as soon as the model is ready. A model without traffic costs nothing.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 not allowed or over
 quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	root.Version = Version // --version, beside the verb
-	root.PersistentPreRun = func(*cobra.Command, []string) {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if noColor {
 			c.Color = false
 		}
+		variables := map[string]string{}
+		for _, name := range []string{"THAW_DATA", "THAW_FUNCTIONS"} {
+			variables[name] = c.programs.Getenv(name)
+		}
+		return kit.CheckTildes(cmd.Flags(), variables)
 	}
 
 	f := root.PersistentFlags()

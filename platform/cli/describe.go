@@ -121,12 +121,13 @@ func (p printer) waterfall(t api.ColdStart) {
 		end = max(end, phase.Start+phase.Duration)
 	}
 	fmt.Fprintf(p.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), p.Since(t.Began)+" ago")
-	if t.Start != "" {
-		fmt.Fprintf(p.Out, "  the engine was started %s", kit.Plain(t.Start))
-		if t.StartNote != "" {
-			fmt.Fprintf(p.Out, ": %s", kit.Plain(t.StartNote))
-		}
-		fmt.Fprintln(p.Out)
+	switch {
+	case t.Start != "" && t.StartNote != "":
+		fmt.Fprintf(p.Out, "  the engine was started %s: %s\n", kit.Plain(t.Start), kit.Plain(t.StartNote))
+	case t.Start != "":
+		fmt.Fprintf(p.Out, "  the engine was started %s\n", kit.Plain(t.Start))
+	case t.StartNote != "":
+		fmt.Fprintf(p.Out, "  %s\n", kit.Plain(t.StartNote))
 	}
 	if t.Retried != "" {
 		fmt.Fprintf(p.Out, "  started once more, after idle models were evicted: %s\n", kit.Plain(t.Retried))

@@ -239,7 +239,8 @@ came and went, each with its reason. The last thousand are kept.`,
 			if err := showList(ctx, m, cl, k, follow, ""); err != nil || follow || what == "" {
 				return err
 			}
-			return m.nameEventKinds(ctx, cl, what)
+			m.nameEventKinds(ctx, cl, what)
+			return nil
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on, with a line for every event")
@@ -248,11 +249,13 @@ came and went, each with its reason. The last thousand are kept.`,
 }
 
 // nameEventKinds says what the events are called that are remembered, unless one of them is
-// called so.
-func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what string) error {
+// called so. It asks once more, and is silent where that fails: the list has been printed.
+func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what string) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
 	all, err := cl.Events(ctx, "", "")
 	if err != nil {
-		return err
+		return
 	}
 	var kinds []string
 	for _, e := range all {
@@ -267,5 +270,4 @@ func (m modelVerbs) nameEventKinds(ctx context.Context, cl *api.Client, what str
 			m.Remark("did you mean %s?", strings.Join(near, ", "))
 		}
 	}
-	return nil
 }

@@ -3,9 +3,12 @@ package cli
 import (
 	"context"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/tables"
@@ -26,9 +29,13 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 			if k.Team == "" {
 				return kit.Usage("thaw keys create --team NAME", "--team is missing")
 			}
+			teams, listErr := api.GetItems[api.Team](ctx, cl, tables.Teams().Path)
 			n, err := cl.CreateKey(ctx, k)
 			if err != nil {
 				return err
+			}
+			if names := functions.ConvertAll(teams, func(t api.Team) string { return t.Name }); listErr == nil && !slices.Contains(names, n.Team) {
+				m.remarkNewTeam(n, names)
 			}
 			return kit.PrintKey(m.Terminal, n.ID, n.Team, n.Secret, n)
 		}),
@@ -60,6 +67,20 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 	}})
 	cmd.AddCommand(create, ls, rm)
 	return cmd
+}
+
+// remarkNewTeam says that a key is for a team that has neither a file nor a model, which may
+// be a slip of the pen.
+func (m modelVerbs) remarkNewTeam(k api.NewKey, teams []string) {
+	known := "no team is known yet"
+	if len(teams) > 0 {
+		slices.Sort(teams)
+		known = "known are " + strings.Join(teams, ", ")
+	}
+	m.Remark("the team %q has no file and no model yet; %s; thaw keys rm %s ends this key", k.Team, known, k.ID)
+	if near := functions.Nearest(k.Team, teams, 1); len(near) > 0 {
+		m.Remark("did you mean %s?", near[0])
+	}
 }
 
 // listKeys lists the keys of a team, of all with ""; want, when given, is the id of one.

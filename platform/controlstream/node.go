@@ -85,10 +85,10 @@ type (
 	// otherwise at most ten times a second.
 	Staging struct {
 		ID    int    `json:"id"`
-		Done  int64  `json:"done"`  // bytes in the store
-		Total int64  `json:"total"` // bytes in all; 0 while unknown
-		State string `json:"state"` // a loader.State
-		Note  string `json:"note,omitempty"`
+		Done  int64  `json:"done"`           // bytes in the store
+		Total int64  `json:"total"`          // bytes in all; 0 while unknown
+		State string `json:"state"`          // a loader.State
+		Note  string `json:"note,omitempty"` // what it waits for, or what is wrong with the source
 	}
 
 	// Staged reports a complete and verified checkpoint.

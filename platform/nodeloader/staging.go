@@ -219,7 +219,7 @@ func (s *shim) forwardProgress(ctx context.Context, id int, locationKey string, 
 					"--pod-bytes of the node's loader is the bound")
 			}
 			s.out.put(controlstream.ToPod{Staging: &controlstream.Staging{ID: id, Done: p.Done, Total: p.Total, State: string(p.State),
-				Note: p.Note}})
+				Note: p.Problem}})
 		}
 	}
 }

@@ -261,6 +261,8 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, repor
 			if done = !ok || p.State == loader.Ready || p.State == loader.Failed; !done {
 				last = s.progress(p)
 				report(last)
+			} else if ok {
+				last.Note = s.progress(p).Note
 			}
 		}
 	}
@@ -291,7 +293,7 @@ func (s *Store) Prefetch(ctx context.Context, r functions.PrefetchRequest, repor
 func (s *Store) progress(p loader.Progress) functions.StoreProgress {
 	out := functions.StoreProgress{
 		Node: s.node, State: string(p.State), Percent: p.Percent(), Rate: p.Rate,
-		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed), Note: p.Note,
+		Done: functions.Bytes(p.Done), Total: functions.Bytes(p.Total), Resumed: functions.Bytes(p.Resumed), Note: cmp.Or(p.Problem, p.Note),
 	}
 	if eta, ok := p.ETA(); ok {
 		out.ETA = new(eta.Seconds())

@@ -73,6 +73,7 @@ type stagingRequest struct {
 	controlstream.Stage
 	sent      bool // over this connection
 	progress  func(have, total functions.Bytes)
+	problem   func(string)       // nil: none is told
 	answer    chan stagingResult // gets one
 	delivered bool               // the answer was given
 	folder    *openFolder        // it came as an open folder; nil: it is read by its path, which a pod cannot
@@ -310,6 +311,9 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 	case m.Staging != nil:
 		if a := l.requests[m.Staging.ID]; a != nil && !a.delivered && a.progress != nil {
 			a.progress(functions.Bytes(m.Staging.Done), functions.Bytes(m.Staging.Total))
+			if a.problem != nil {
+				a.problem(m.Staging.Note)
+			}
 		}
 	case m.Staged != nil:
 		a := l.requests[m.Staged.ID]
@@ -384,7 +388,7 @@ func (e *StageError) Error() string {
 func (l *loaderClient) Stage(ctx context.Context, req replica.StageRequest, progress func(have, total functions.Bytes)) (replica.Checkpoint,
 	error) {
 	a := &stagingRequest{Stage: controlstream.Stage{Source: req.Source, Files: req.Files, Digest: req.Digest}, progress: progress,
-		answer: make(chan stagingResult, 1)}
+		problem: req.Problem, answer: make(chan stagingResult, 1)}
 	l.mu.Lock()
 	l.last++
 	a.ID = l.last

@@ -162,7 +162,7 @@ func findProjector(folder, model string) (found string) {
 		entries, _ := os.ReadDir(dir)
 		size := int64(math.MaxInt64)
 		for _, e := range entries {
-			if name := e.Name(); !strings.HasPrefix(name, "mmproj") || filepath.Ext(name) != ".gguf" {
+			if !weightsets.IsProjector(e.Name()) {
 				continue
 			}
 			at := filepath.Join(dir, e.Name())

@@ -19,6 +19,7 @@ type stagedFiles struct {
 	stager      Stager
 	log         *slog.Logger
 	have, total atomic.Int64 // the staging's progress
+	problem     atomic.Value // string: the staging's, see StageRequest
 
 	ckpt       Checkpoint
 	early      *earlyStaging // staging that continues after the engine's start; nil otherwise
@@ -39,6 +40,7 @@ func (f *stagedFiles) stage(ctx context.Context, req StageRequest, early bool) s
 		f.have.Store(int64(have))
 		f.total.Store(int64(total))
 	}
+	req.Problem = func(problem string) { f.problem.Store(problem) }
 	stager, ok := f.stager.(EarlyStager)
 	if !ok || !early {
 		c, err := f.stager.Stage(ctx, req, progress)
@@ -68,9 +70,10 @@ func checkStaged(e functions.Engine, c Checkpoint, err error) stagingResult {
 	return stagingResult{ckpt: c, err: err}
 }
 
-// progress is how much of the checkpoint has arrived.
-func (f *stagedFiles) progress() (have, total functions.Bytes) {
-	return functions.Bytes(f.have.Load()), functions.Bytes(f.total.Load())
+// progress is how much of the checkpoint has arrived, and what is wrong with its source.
+func (f *stagedFiles) progress() (have, total functions.Bytes, problem string) {
+	problem, _ = f.problem.Load().(string)
+	return functions.Bytes(f.have.Load()), functions.Bytes(f.total.Load()), problem
 }
 
 func (f *stagedFiles) release() {

@@ -194,8 +194,8 @@ var journals = map[string]scene{
 	// Adapters.
 	"adapters": {change: adapters, play: func(j *journal, r *Replica) {
 		load := func(name string) {
-			j.note("load %s: %v", name, r.LoadAdapter(context.Background(), name))
-			pause(time.Second)
+			j.load(context.Background(), r, name)
+			pause(time.Second - besideReport)
 		}
 		load("a")
 		load("kv")
@@ -218,7 +218,7 @@ var journals = map[string]scene{
 		load("kv")
 		ctx, cancel := context.WithTimeoutCause(context.Background(), 500*time.Millisecond, errors.New("the client left"))
 		defer cancel()
-		j.note("load a: %v", r.LoadAdapter(ctx, "a"))
+		j.load(ctx, r, "a")
 		load("a")
 		unloadAfter(time.Second)(j, r)
 		load("a")
@@ -228,7 +228,7 @@ var journals = map[string]scene{
 		o.Spec.Deadlines.Stage = functions.Duration(500 * time.Millisecond)
 	},
 		play: func(j *journal, r *Replica) {
-			j.note("load a: %v", r.LoadAdapter(context.Background(), "a"))
+			j.load(context.Background(), r, "a")
 			unloadAfter(time.Second)(j, r)
 		}},
 

@@ -80,8 +80,14 @@ func (j *journal) note(format string, args ...any) {
 	j.lines = append(j.lines, fmt.Sprintf("%v %s", at, line))
 }
 
+// describeRequest is a request without its function.
+func describeRequest(req StageRequest) string {
+	return fmt.Sprintf("{Source:%s Dir:%s Digest:%s Files:%v Cache:%s Engine:%s}", req.Source, req.Dir, req.Digest, req.Files, req.Cache,
+		req.Engine)
+}
+
 func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
-	j.note("stage %+v", req)
+	j.note("stage %s", describeRequest(req))
 	if req.Source != "m" { // an adapter
 		if !backoff.Sleep(ctx, time.Second) {
 			j.note("not staged: %v", context.Cause(ctx))
@@ -134,7 +140,7 @@ type earlyJournal struct {
 
 func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
 	error) {
-	j.note("stage early %+v", req)
+	j.note("stage early %s", describeRequest(req))
 	progress(10, 100)
 	return PartialCheckpoint{
 		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
@@ -177,7 +183,7 @@ func (j *journal) Forget(ctx context.Context, id string) error {
 }
 
 func (j *journal) Token(ctx context.Context) error {
-	time.Sleep(300 * time.Microsecond) // beside the report of what led to it
+	time.Sleep(besideReport)
 	err := j.fakeNode.Token(ctx)
 	j.note("token: %v", err)
 	return err
@@ -220,6 +226,17 @@ func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
 	j.note("unload adapter %s", name)
 	return j.fakeNode.UnloadAdapter(ctx, name)
+}
+
+// besideReport is how long after a change it is noted, so that the replica's report of the same
+// change comes first.
+const besideReport = 300 * time.Microsecond
+
+// load has the replica load an adapter, and notes its answer.
+func (j *journal) load(ctx context.Context, r *Replica, name string) {
+	err := r.LoadAdapter(ctx, name)
+	time.Sleep(besideReport)
+	j.note("load %s: %v", name, err)
 }
 
 // options are those of a model with all that a journal shows.

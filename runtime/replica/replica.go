@@ -33,6 +33,10 @@ type StageRequest struct {
 	// Cache is the key of the engine's compile caches, opaque; "" for none.
 	Cache  string
 	Engine functions.Engine
+	// Problem, if not nil, is called with why the source is asked again, or why files of it
+	// that were staged before are used; with "" when that is over. It may be called from any
+	// goroutine until Stage returns.
+	Problem func(string)
 }
 
 // Checkpoint is a staged source. Release is called once, when the replica has

@@ -96,12 +96,12 @@ func (r *report) progress(percent int) {
 	r.notify()
 }
 
-// stagingProgress reports how much of a checkpoint is here.
-func (r *report) stagingProgress(have, total functions.Bytes) {
-	if have == r.now.Bytes && total == r.now.TotalBytes {
+// stagingProgress reports how much of a checkpoint is here, and what is wrong with its source.
+func (r *report) stagingProgress(have, total functions.Bytes, problem string) {
+	if have == r.now.Bytes && total == r.now.TotalBytes && problem == r.now.StartNote {
 		return
 	}
-	r.now.Bytes, r.now.TotalBytes, r.now.Percent = have, total, -1
+	r.now.Bytes, r.now.TotalBytes, r.now.Percent, r.now.StartNote = have, total, -1, problem
 	if total > 0 {
 		r.now.Percent = int(have * 100 / total)
 	}

@@ -18,7 +18,13 @@ func (r *Replica) staging(ctx context.Context) state {
 	}
 	limit := r.o.Spec.Deadlines.Stage.Std()
 	sctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not staged within %s", limit)) })
+	timer := time.AfterFunc(limit, func() {
+		if _, _, problem := r.files.progress(); problem != "" {
+			cancel(fmt.Errorf("not staged within %s: %s", limit, problem))
+			return
+		}
+		cancel(fmt.Errorf("not staged within %s", limit))
+	})
 	stop := func() { timer.Stop(); cancel(nil) }
 	defer func() {
 		if r.files.early == nil {
@@ -54,6 +60,7 @@ func (r *Replica) staging(ctx context.Context) state {
 				return r.starting
 			}
 			r.report.addPhase(functions.PhaseStage, began, time.Now())
+			_, _, r.report.now.StartNote = r.files.progress()
 			if s.err != nil {
 				return r.failed("stage: " + cancelCause(sctx, s.err).Error())
 			}

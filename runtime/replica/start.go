@@ -3,6 +3,8 @@ package replica
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -73,7 +75,8 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, tries int) stat
 	if err != nil {
 		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
 	}
-	now.Start, now.StartNote = start, note
+	_, _, problem := r.files.progress()
+	now.Start, now.StartNote = start, strings.Join(slices.DeleteFunc([]string{problem, note}, func(s string) bool { return s == "" }), "; ")
 	r.connect(cmd)
 	var again state
 	if tries > 1 {

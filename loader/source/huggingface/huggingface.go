@@ -78,8 +78,16 @@ const (
 
 // token returns the token for the hub; empty for public access.
 func (s *Source) token() string {
-	if t := cmp.Or(strings.TrimSpace(s.env("HF_TOKEN")), strings.TrimSpace(s.env("HUGGING_FACE_HUB_TOKEN"))); t != "" {
-		return t
+	token, _ := s.findToken()
+	return token
+}
+
+// findToken returns the token, and the variable or file that it is from.
+func (s *Source) findToken() (token, place string) {
+	for _, variable := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
+		if t := strings.TrimSpace(s.env(variable)); t != "" {
+			return t, variable
+		}
 	}
 	below := func(variable string, path ...string) string {
 		if dir := s.env(variable); dir != "" {
@@ -87,12 +95,13 @@ func (s *Source) token() string {
 		}
 		return ""
 	}
-	raw, err := os.ReadFile(cmp.Or(s.env("HF_TOKEN_PATH"), below("HF_HOME", "token"), below("XDG_CACHE_HOME", "huggingface", "token"),
-		below("HOME", ".cache", "huggingface", "token")))
+	file := cmp.Or(s.env("HF_TOKEN_PATH"), below("HF_HOME", "token"), below("XDG_CACHE_HOME", "huggingface", "token"),
+		below("HOME", ".cache", "huggingface", "token"))
+	raw, err := os.ReadFile(file)
 	if err != nil || len(raw) > 4096 {
-		return ""
+		return "", ""
 	}
-	return strings.TrimSpace(string(raw))
+	return strings.TrimSpace(string(raw)), "the file " + file
 }
 
 type treeEntry struct {
@@ -384,9 +393,10 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 // responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
 	e := httpsource.Status(r, p.String(), name)
-	login := "set HF_TOKEN to a token that may read it"
+	login, place := "set HF_TOKEN to a token that may read it", ""
 	if token != "" {
-		login = "check that the token of HF_TOKEN may read it"
+		_, place = s.findToken()
+		login = "check that the token of " + cmp.Or(place, "HF_TOKEN") + " may read it"
 	}
 	switch code := r.Header.Get("X-Error-Code"); {
 	case code == "GatedRepo":
@@ -401,6 +411,9 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 			"hf://ORG/REPO@REV: a branch, a tag or a commit"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
+	case r.StatusCode == 401 && code == "" && place != "": // also for public repositories
+		e.Detail = "the hub refuses the token of " + place + ": it answered 401"
+		e.Fix = "set HF_TOKEN to a valid token, or take this one away if the repository is public"
 	case code == "RepoNotFound" || r.StatusCode == 404:
 		e.Kind, e.Detail = source.NotFound, "there is no such repository, or it is private"
 		e.Fix = "check the name; if it is private " + login

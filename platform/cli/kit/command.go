@@ -45,7 +45,8 @@ type Command = cobra.Command
 // NewRoot makes the root command of a program; groups are pairs of id and title under
 // which its help lists the verbs.
 func NewRoot(name, short string, groups ...[2]string) *Command {
-	root := VerbGroup(&Command{Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true})
+	root := VerbGroup(&Command{Use: name + " VERB", Short: short, SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(cmd *Command, _ []string) error { return CheckTildes(cmd.Flags(), nil) }})
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagError)
 	for _, g := range groups {

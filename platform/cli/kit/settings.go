@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -184,6 +185,9 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 		origin[s.Name] = "default"
 	}
 	if file != "" {
+		if err := CheckTilde("the file of settings", file); err != nil {
+			return nil, err
+		}
 		data, err := ReadBounded(nil, file, maxConfig)
 		if err != nil {
 			return nil, err
@@ -205,12 +209,15 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 				if err := s.allowed(); err != nil {
 					return nil, fmt.Errorf("%s: %s: %w", origin[s.Name], s.Name, err)
 				}
+				if err := CheckTilde(origin[s.Name]+": "+s.Name, s.Text()); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
 	for _, s := range list {
 		if text := getenv(s.env); text != "" {
-			if err := s.set(text); err != nil {
+			if err := cmp.Or(CheckTilde(s.env, text), s.set(text)); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.env, err)
 			}
 			origin[s.Name] = s.env
@@ -244,6 +251,9 @@ func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) 
 		origin, err := LoadSettings(cmd.Flags(), config, file, getenv)
 		if err == nil {
 			err = check()
+		}
+		if e, ok := errors.AsType[*Error](err); ok {
+			return nil, e
 		}
 		if err != nil {
 			return nil, &Error{Exit: ExitUsage, What: "settings", Err: err, Hint: hint}
@@ -358,4 +368,38 @@ func MakeAbsolute(paths ...*string) error {
 		*p = abs
 	}
 	return nil
+}
+
+// CheckTilde refuses the value of a setting that begins with the shell's name of a home folder:
+// no program fills that in, and a folder named ~ would be made. name is for the error.
+func CheckTilde(name, value string) error {
+	if value != "~" && !strings.HasPrefix(value, "~/") {
+		return nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = "/home/NAME"
+	}
+	return Usage("write the whole path: "+home+functions.Clip(value[1:]),
+		"%s: %q begins with ~, and no shell filled that in", name, functions.Clip(value))
+}
+
+// CheckTildes checks the given flags, and the variables.
+func CheckTildes(fs *FlagSet, variables map[string]string) (err error) {
+	fs.Visit(func(f *Flag) {
+		values := []string{f.Value.String()}
+		switch v := f.Value.(type) {
+		case *flagValue:
+			values = v.given
+		case pflag.SliceValue:
+			values = v.GetSlice()
+		}
+		for _, v := range values {
+			err = cmp.Or(err, CheckTilde("--"+f.Name, v))
+		}
+	})
+	for name, value := range variables {
+		err = cmp.Or(err, CheckTilde(name, value))
+	}
+	return err
 }
