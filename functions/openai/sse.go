@@ -157,6 +157,7 @@ func FrameErrors(p []byte, path string, sequence int64) []byte {
 		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
 		case "": // the end of an event, or a comment
 			named = named && len(bytes.TrimRight(l, "\r\n")) > 0
+			first = first && named
 		case "event":
 			named = string(bytes.TrimSpace(value)) == "error"
 			first = named
