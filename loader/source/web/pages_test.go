@@ -75,8 +75,9 @@ func TestPages(t *testing.T) {
 		{"a file of the site and a folder of one name", map[string]string{"/m/": links("a.json", "a.json/"), "/m/a.json/": links("b.json")}, "a.json", "/m/SHA256SUMS /m/"},
 	} {
 		site := &site{pages: x.pages}
-		s, at := serve(t, site)
+		s, at, check := serveCounted(t, site)
 		plan, err := s.Plan(t.Context(), at+"/m", nil)
+		check()
 		got := strings.Join(source.Names(plan.Files), " ")
 		if err != nil {
 			got = "!" + err.Error()
