@@ -26,7 +26,7 @@ func TestRecordOfWholeBodies(t *testing.T) {
 		`{"model":null,"Model":"x"}`, `{"Model":"x","model":null}`, `{"Model":"x","model":"m"}`, `{"MODEL":"x"}`, `{"Model":null}`, `{"mODEL":"x","MOdel":"y"}`, `{"m\u006fdel":"m"}`, `{"\u004dodel":"x"}`, `{"model":"m","m\u006fdel":"m"}`,
 		`{"messages":[1,2],"prompt":"abc","input":["a"],"model":"m"}`, `{"prompt":[1,2,3],"input":null,"model":"m"}`, `{"input":{"a":[1,2]},"messages":[],"model":"m"}`, `{"prompt":"ab","model":"m","messages":[{"role":"user"}]}`,
 		`{"max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3,"model":"m"}`, `{"max_output_tokens":3,"max_tokens":1,"model":"m"}`, `{"max_completion_tokens":null,"max_tokens":1,"model":"m"}`, `{"max_completion_tokens":-1,"max_tokens":5,"model":"m"}`,
-		`{"max_tokens":5,"max_completion_tokens":-1,"model":"m"}`, `{"max_tokens":-2,"model":"m"}`, `{"max_tokens":2147483647,"model":"m"}`, `{"max_tokens":2147483648,"model":"m"}`, `{"max_tokens":1e3,"model":"m"}`, `{"max_tokens":9007199254740993.0,"model":"m"}`,
+		`{"max_tokens":5,"max_completion_tokens":-1,"model":"m"}`, `{"n":18446744073709551617,"model":"m"}`, `{"best_of":18446744073709551617,"model":"m"}`, `{"max_tokens":18446744073709551617,"model":"m"}`, `{"n":1e0,"model":"m"}`, `{"n":000,"model":"m"}`, `{"max_tokens":-2,"model":"m"}`, `{"max_tokens":2147483647,"model":"m"}`, `{"max_tokens":2147483648,"model":"m"}`, `{"max_tokens":1e3,"model":"m"}`, `{"max_tokens":9007199254740993.0,"model":"m"}`,
 		`{"stream":true,"stream_options":null,"model":"m"}`, `{"stream":true,"model":"m","stream_options":{ }}`, `{"stream_options":{},"stream":true,"model":"m"}`, `{"stream":true,"stream_options":{"x":{}},"model":"m"}`, `{"stream":true,"model":"m","stream_options":{"include_usage":false}}`,
 		`{"stream":true,"stream_options":{"include_usage":true,"include_usage":true},"model":"m"}`, `{"stream":true,"stream_options":{"include_usage":1},"model":"m"}`, `{"stream":true,"stream_options":[],"model":"m"}`, `{"stream_options":{"include_usage":true},"model":"m"}`,
 		`{"stream":true,"stream_options":{"include_usage":true}}`, `{"stream":true}`, `{"stream":true,"stream_options":{}}`, `{}`, ` { } `, "\ufeff{\"model\":\"m\"}", "\ufeff{}", `{"model":"m"} x`, `{"model":"m",}`,
@@ -44,7 +44,8 @@ func TestRecordOfWholeBodies(t *testing.T) {
 		`{"structured_outputs":{"regex":"(?=x)"},"model":"m"}`, `{"regex":"` + a("a", 512) + `","model":"m"}`, `{"regex":"` + a("a", 513) + `","model":"m"}`, `{"response_format":{"json_schema":{"schema":` + nestedText(pattern, 1) + `}},"model":"m"}`,
 		`{"tools":[{"function":{"name":"f","parameters":` + pattern + `}},{"function":{"name":"g","parameters":` + pattern + `}}],"tool_choice":"required","model":"m"}`, `{"function_call":"auto","tools":[],"model":"m"}`, `{"function_call":{"name":"f"},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`,
 		`{"tool_choice":{"type":"auto"},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"tool_choice":{"type":"auto","disable_parallel_tool_use":true},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`,
-		`{"tool_choice":"required","function_call":"none","tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"tool_choice":{},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"tool_choice":"none","tools":[{"custom":{"name":"x"},"input_schema":` + pattern + `}],"model":"m"}`,
+		`{"tool_choice":"required","function_call":"none","tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"response_format":{"type":"json_object"},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"response_format":{"type":"text"},"tools":[{"name":"f","strict":true,"input_schema":` + pattern + `}],"model":"m"}`,
+		`{"tool_choice":{},"tools":[{"name":"f","input_schema":` + pattern + `}],"model":"m"}`, `{"tool_choice":"none","tools":[{"custom":{"name":"x"},"input_schema":` + pattern + `}],"model":"m"}`,
 	}
 	for _, times := range []int{1, 2, 3} {
 		for _, value := range []string{`{"type":"string"}`, pattern} {
@@ -61,9 +62,11 @@ func TestRecordOfWholeBodies(t *testing.T) {
 			line = line[:900] + fmt.Sprintf("… %d more", len(line)-900)
 		}
 		lines = append(lines, line)
-		if env, err := Peek([]byte(body)); err == nil {
-			if plain, llama := env.CheckTools("vllm"), env.CheckTools("llamacpp"); plain != nil || llama != nil {
-				lines = append(lines, fmt.Sprintf("\tvllm %v; llamacpp %v", plain, llama))
+		for _, peek := range []func([]byte) (Envelope, error){Peek, PeekUnnamed} {
+			if env, err := peek([]byte(body)); err == nil {
+				if plain, llama := env.CheckTools("vllm"), env.CheckTools("llamacpp"); plain != nil || llama != nil {
+					lines = append(lines, fmt.Sprintf("\tvllm %v; llamacpp %v", plain, llama))
+				}
 			}
 		}
 	}

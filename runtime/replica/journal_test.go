@@ -236,7 +236,11 @@ const besideReport = 300 * time.Microsecond
 func (j *journal) load(ctx context.Context, r *Replica, name string) {
 	err := r.LoadAdapter(ctx, name)
 	time.Sleep(besideReport)
-	j.note("load %s: %v", name, err)
+	code := ""
+	if e, ok := errors.AsType[*functions.AdapterError](err); ok {
+		code = e.Code + " "
+	}
+	j.note("load %s: %s%v", name, code, err)
 }
 
 // options are those of a model with all that a journal shows.
@@ -367,7 +371,9 @@ func (j *journal) write(text string) {
 func TestJournals(t *testing.T) {
 	var all strings.Builder
 	spawns := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(journals)) {
+	scenes := maps.Clone(journals)
+	maps.Copy(scenes, rareJournals)
+	for _, name := range slices.Sorted(maps.Keys(scenes)) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			writeLora(t, filepath.Join(dir, "a"), 8, "q_proj")
@@ -376,7 +382,7 @@ func TestJournals(t *testing.T) {
 				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
 				j.said = fields(functions.ReplicaStatus{})
 				fmt.Fprintf(&all, "=== %s\n", name)
-				j.run(t, journals[name])
+				j.run(t, scenes[name])
 				for _, l := range j.lines {
 					l = strings.ReplaceAll(strings.ReplaceAll(l, "\n", `\n`), dir, "DIR")
 					l = aLong.ReplaceAllString(aKey.ReplaceAllString(aPort.ReplaceAllString(l, "PORT"), "${1}KEY"), "$1")
