@@ -41,10 +41,19 @@ var listings = []string{
 	"config.json Config.json", "config.json ~Config.json", "~a a/config.json", "a.json a.json/config.json", "a.json ~a.json/b.json", "~a.json a.json/b.json c.json", "a.json/d/b.json a.json",
 	"b.json B.json c.json", "~b.json B.json", "notes.txt NOTES.txt other.txt",
 	"1.json 2.json 3.json 4.json 5.json 6.json 7.json 8.json 9.json A.json B.json C.json D.json a.json b.json c.json d.json",
-	"d/1.json D/2.json d/3.json", "x.py sub/y.py .hidden/z.py _thaw/c.py", "x.bin a/x.bin a/b/x.bin",
+	"d/1.json D/2.json d/3.json", manyTwins(), "x.py sub/y.py .hidden/z.py _thaw/c.py", "x.bin a/x.bin a/b/x.bin",
 	"con config.json", "con.json config.json", "a:b.json config.json", "a:b.txt config.json", "../config.json", "a/../b.txt", "/config.json", "./x.md config.json", "sub/./x.json",
 	"model.part config.json", "model.safetensors.incomplete", "MODEL.ZIP", "m.tar.gz config.json", "m.nemo", "m.onnx config.json", "m.engine", "sha256-0123", "ggml-model.bin", "ggml-model.txt", "SHA256-x", "m.7z m.part",
 	"m.crdownload", "m.aria2", "m.download", "m.tmp", "m.tar", "m.tgz", "m.zst", "m.xz", "m.llamafile", "m.mlmodel", "m.tflite", "README.md", "",
+}
+
+// manyTwins is a listing in which each name comes twice, with files of each importance between.
+func manyTwins() string {
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("tokenizer%d.txt x%d.json ~y%d.txt X%d.json ~Y%d.txt", i, i, i, i, i))
+	}
+	return strings.Join(names, " ")
 }
 
 var selections = []source.Globs{
@@ -66,6 +75,7 @@ func TestRecordOfSelections(t *testing.T) {
 				files[i].Size = 0
 			}
 		}
+		fmt.Fprintf(&out, "    where there are no weights: %s\n", source.WithoutWeights(source.Names(files), "-"))
 		before := ""
 		for _, also := range selections {
 			got, left, err := source.Select("s", files, also)
@@ -75,6 +85,11 @@ func TestRecordOfSelections(t *testing.T) {
 			}
 			for _, l := range left {
 				line += fmt.Sprintf("\n\t\tleft %q: %s", l.Name, l.Reason)
+			}
+			if narrow, err := also.Narrow(files); err != nil && line[1:] != string(source.KindOf(err))+" s: "+err.Error() {
+				line += fmt.Sprintf("\n\t\tnarrowed: %v", err)
+			} else if n := strings.Join(source.Names(narrow), " "); err == nil && line != "\t"+n {
+				line += "\n\t\tnarrowed: " + n
 			}
 			if skipped := also.Skipped(files); len(skipped) > 0 {
 				line += "\n\t\tskipped " + strings.Join(skipped, " ")
