@@ -55,6 +55,22 @@ var rareJournals = map[string]scene{
 		r.Sleep(1, "idle")
 		unloadAfter(5*time.Second)(j, r)
 	}},
+	"its engine falls asleep as an adapter is unloaded": {change: adapters, play: func(j *journal, r *Replica) {
+		loads(j, r, "a")
+		j.unloadTime, j.keep = 5*time.Second, &engine.StatusError{Status: http.StatusInternalServerError, Body: "busy"}
+		loaded := make(chan struct{})
+		go func() {
+			defer close(loaded)
+			j.load(context.Background(), r, "kv")
+		}()
+		pause(2 * time.Second)
+		r.Sleep(1, "idle")
+		<-loaded
+		r.WakeUp("asked for")
+		pause(time.Second)
+		loads(j, r, "a")
+		unloadAfter(time.Second)(j, r)
+	}},
 	"more adapters than slots": {change: func(o *Options) {
 		adapters(o)
 		o.Spec.Adapters = append(o.Spec.Adapters, functions.Adapter{Name: "a2", Source: "a", Files: []string{"*.txt"}},

@@ -55,6 +55,7 @@ type journal struct {
 	cancel       context.CancelFunc // ends the agent
 	damaged      atomic.Bool        // a file of the checkpoint
 	verifyTime   time.Duration
+	unloadTime   time.Duration // of an adapter
 	metricsAsked atomic.Int64
 	healthAsked  atomic.Int64
 	silent       atomic.Bool  // /metrics are not answered
@@ -225,6 +226,7 @@ func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
 
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
 	j.note("unload adapter %s", name)
+	time.Sleep(j.unloadTime)
 	return j.fakeNode.UnloadAdapter(ctx, name)
 }
 
