@@ -37,7 +37,7 @@ var listings = []string{
 	"config.json unet/model-00002-of-00002.safetensors unet/model.safetensors.index.json",
 	"a/model.safetensors a/model.safetensors.index.json b/model-00001-of-00001.safetensors b/model.safetensors.index.json",
 	"a-Q4_K_M.gguf a-Q8_0.gguf config.json", "a-Q4_K_M.gguf", "a-Q4_K_M-00002-of-00002.gguf", "a-Q4_K_M-00002-of-00002.gguf b-Q8_0.gguf", "a/m-Q4_K_M.gguf b/m-Q4_K_M.gguf",
-	"x/m.gguf m.gguf", "model.safetensors m-Q4_K_M.gguf", "m-00001-of-00003.gguf m-00003-of-00003.gguf",
+	"x/m.gguf m.gguf", "=none config.json =m.gguf", "model.safetensors m-Q4_K_M.gguf", "m-00001-of-00003.gguf m-00003-of-00003.gguf",
 	"config.json Config.json", "config.json ~Config.json", "~a a/config.json", "a.json a.json/config.json", "a.json ~a.json/b.json", "~a.json a.json/b.json c.json", "a.json/d/b.json a.json",
 	"b.json B.json c.json", "~b.json B.json", "notes.txt NOTES.txt other.txt",
 	"1.json 2.json 3.json 4.json 5.json 6.json 7.json 8.json 9.json A.json B.json C.json D.json a.json b.json c.json d.json",
@@ -58,7 +58,7 @@ func manyTwins() string {
 
 var selections = []source.Globs{
 	nil, {"*"}, {"*.py"}, {"*/*"}, {"=*"}, {"=*Q4_K_M*"}, {"=*.gguf"}, {"=*.safetensors"}, {"=none"}, {"=*", "!*Q8*"}, {"=*", "!b"}, {"!original"}, {"!a"}, {"!*.json"}, {"a.json"}, {"consolidated*.safetensors"},
-	{"model.safetensors.index.json"}, {"model-0000*"}, {"x.bin", "a/*.bin"}, {"!*/*"}, {"=m.gguf"},
+	{"model.safetensors.index.json"}, {"model-0000*"}, {"x.bin", "a/*.bin"}, {"!*/*"}, {"=m.gguf"}, {"=a/*"}, {"=x/m.gguf"},
 }
 
 // TestRecordOfSelections: what is staged of each listing, what is left out and why, and what a
