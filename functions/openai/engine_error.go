@@ -165,7 +165,7 @@ func readPlainWords(body []byte) string {
 		body = body[:2*maxWords]
 	}
 	s := strings.ToValidUTF8(string(body), "\uFFFD")
-	if bytes.IndexByte(body, 0) >= 0 || strings.Count(s, "\uFFFD") > len(body)/8 {
+	if bytes.IndexByte(body, 0) >= 0 || strings.Count(string([]rune(string(body))), "\uFFFD") > len(body)/8 { // of each bad byte
 		return ""
 	}
 	if !strings.HasPrefix(s, "<") {

@@ -37,19 +37,28 @@ var listings = []string{
 	"config.json unet/model-00002-of-00002.safetensors unet/model.safetensors.index.json",
 	"a/model.safetensors a/model.safetensors.index.json b/model-00001-of-00001.safetensors b/model.safetensors.index.json",
 	"a-Q4_K_M.gguf a-Q8_0.gguf config.json", "a-Q4_K_M.gguf", "a-Q4_K_M-00002-of-00002.gguf", "a-Q4_K_M-00002-of-00002.gguf b-Q8_0.gguf", "a/m-Q4_K_M.gguf b/m-Q4_K_M.gguf",
-	"x/m.gguf m.gguf", "model.safetensors m-Q4_K_M.gguf", "m-00001-of-00003.gguf m-00003-of-00003.gguf",
+	"x/m.gguf m.gguf", "=none config.json =m.gguf", "model.safetensors m-Q4_K_M.gguf", "m-00001-of-00003.gguf m-00003-of-00003.gguf",
 	"config.json Config.json", "config.json ~Config.json", "~a a/config.json", "a.json a.json/config.json", "a.json ~a.json/b.json", "~a.json a.json/b.json c.json", "a.json/d/b.json a.json",
 	"b.json B.json c.json", "~b.json B.json", "notes.txt NOTES.txt other.txt",
 	"1.json 2.json 3.json 4.json 5.json 6.json 7.json 8.json 9.json A.json B.json C.json D.json a.json b.json c.json d.json",
-	"d/1.json D/2.json d/3.json", "x.py sub/y.py .hidden/z.py _thaw/c.py", "x.bin a/x.bin a/b/x.bin",
+	"d/1.json D/2.json d/3.json", manyTwins(), "x.py sub/y.py .hidden/z.py _thaw/c.py", "x.bin a/x.bin a/b/x.bin",
 	"con config.json", "con.json config.json", "a:b.json config.json", "a:b.txt config.json", "../config.json", "a/../b.txt", "/config.json", "./x.md config.json", "sub/./x.json",
 	"model.part config.json", "model.safetensors.incomplete", "MODEL.ZIP", "m.tar.gz config.json", "m.nemo", "m.onnx config.json", "m.engine", "sha256-0123", "ggml-model.bin", "ggml-model.txt", "SHA256-x", "m.7z m.part",
 	"m.crdownload", "m.aria2", "m.download", "m.tmp", "m.tar", "m.tgz", "m.zst", "m.xz", "m.llamafile", "m.mlmodel", "m.tflite", "README.md", "",
 }
 
+// manyTwins is a listing in which each name comes twice, with files of each importance between.
+func manyTwins() string {
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("tokenizer%d.txt x%d.json ~y%d.txt X%d.json ~Y%d.txt", i, i, i, i, i))
+	}
+	return strings.Join(names, " ")
+}
+
 var selections = []source.Globs{
 	nil, {"*"}, {"*.py"}, {"*/*"}, {"=*"}, {"=*Q4_K_M*"}, {"=*.gguf"}, {"=*.safetensors"}, {"=none"}, {"=*", "!*Q8*"}, {"=*", "!b"}, {"!original"}, {"!a"}, {"!*.json"}, {"a.json"}, {"consolidated*.safetensors"},
-	{"model.safetensors.index.json"}, {"model-0000*"}, {"x.bin", "a/*.bin"}, {"!*/*"}, {"=m.gguf"},
+	{"model.safetensors.index.json"}, {"model-0000*"}, {"x.bin", "a/*.bin"}, {"!*/*"}, {"=m.gguf"}, {"=a/*"}, {"=x/m.gguf"},
 }
 
 // TestRecordOfSelections: what is staged of each listing, what is left out and why, and what a
@@ -66,6 +75,7 @@ func TestRecordOfSelections(t *testing.T) {
 				files[i].Size = 0
 			}
 		}
+		fmt.Fprintf(&out, "    where there are no weights: %s\n", source.WithoutWeights(source.Names(files), "-"))
 		before := ""
 		for _, also := range selections {
 			got, left, err := source.Select("s", files, also)
@@ -75,6 +85,11 @@ func TestRecordOfSelections(t *testing.T) {
 			}
 			for _, l := range left {
 				line += fmt.Sprintf("\n\t\tleft %q: %s", l.Name, l.Reason)
+			}
+			if narrow, err := also.Narrow(files); err != nil && line[1:] != string(source.KindOf(err))+" s: "+err.Error() {
+				line += fmt.Sprintf("\n\t\tnarrowed: %v", err)
+			} else if n := strings.Join(source.Names(narrow), " "); err == nil && line != "\t"+n {
+				line += "\n\t\tnarrowed: " + n
 			}
 			if skipped := also.Skipped(files); len(skipped) > 0 {
 				line += "\n\t\tskipped " + strings.Join(skipped, " ")

@@ -55,6 +55,7 @@ type journal struct {
 	cancel       context.CancelFunc // ends the agent
 	damaged      atomic.Bool        // a file of the checkpoint
 	verifyTime   time.Duration
+	unloadTime   time.Duration // of an adapter
 	metricsAsked atomic.Int64
 	healthAsked  atomic.Int64
 	silent       atomic.Bool  // /metrics are not answered
@@ -225,6 +226,7 @@ func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
 
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
 	j.note("unload adapter %s", name)
+	time.Sleep(j.unloadTime)
 	return j.fakeNode.UnloadAdapter(ctx, name)
 }
 
@@ -236,7 +238,11 @@ const besideReport = 300 * time.Microsecond
 func (j *journal) load(ctx context.Context, r *Replica, name string) {
 	err := r.LoadAdapter(ctx, name)
 	time.Sleep(besideReport)
-	j.note("load %s: %v", name, err)
+	code := ""
+	if e, ok := errors.AsType[*functions.AdapterError](err); ok {
+		code = e.Code + " "
+	}
+	j.note("load %s: %s%v", name, code, err)
 }
 
 // options are those of a model with all that a journal shows.
@@ -367,7 +373,9 @@ func (j *journal) write(text string) {
 func TestJournals(t *testing.T) {
 	var all strings.Builder
 	spawns := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(journals)) {
+	scenes := maps.Clone(journals)
+	maps.Copy(scenes, rareJournals)
+	for _, name := range slices.Sorted(maps.Keys(scenes)) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			writeLora(t, filepath.Join(dir, "a"), 8, "q_proj")
@@ -376,7 +384,7 @@ func TestJournals(t *testing.T) {
 				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
 				j.said = fields(functions.ReplicaStatus{})
 				fmt.Fprintf(&all, "=== %s\n", name)
-				j.run(t, journals[name])
+				j.run(t, scenes[name])
 				for _, l := range j.lines {
 					l = strings.ReplaceAll(strings.ReplaceAll(l, "\n", `\n`), dir, "DIR")
 					l = aLong.ReplaceAllString(aKey.ReplaceAllString(aPort.ReplaceAllString(l, "PORT"), "${1}KEY"), "$1")

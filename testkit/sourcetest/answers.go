@@ -115,6 +115,8 @@ var changes = []change{
 		r.Header.Del("Content-Range")
 		r.Header.Set("Content-Type", "text/html; charset=utf-8")
 	}},
+	{"with a checksum that is none", setField("X-Ms-Content-Crc64", "none")},
+	{"with a checksum of other bytes", setField("X-Ms-Content-Crc64", "AAAAAAAAAAA=")},
 	{"that is shorter", func(r *http.Response) { replaceBody(r, "012345678", false) }},
 	{"that is longer", func(r *http.Response) { replaceBody(r, strings.Repeat("0123456789", 3), false) }},
 	{"in chunks", func(r *http.Response) { replaceBody(r, strings.Repeat("0123456789", 2), true) }},

@@ -30,7 +30,8 @@ func CountConnections(srv *httptest.Server) *Connections {
 }
 
 // CheckClosed closes a source, whose idle connections end then, and reports those that stay
-// open: the body of an answer was not closed.
+// open: the body of an answer was not closed. The contexts of its requests must not have ended,
+// as [testing.T.Context] has where clean-ups run: that closes bodies too.
 func (c *Connections) CheckClosed(t *testing.T, s interface{ Close() }) {
 	t.Helper()
 	s.Close()

@@ -275,6 +275,14 @@ func RunTranscript(t *testing.T, x Transcript) {
 		x.Front.set(nil, c.change)
 		write("a range %s", c.name)
 		describe("read", readAll())
+		if b, ok := x.Source.(blockReader); ok {
+			into := make([]byte, 20)
+			err := b.ReadInto(t.Context(), file, 10, into)
+			if err == nil && !bytes.Equal(into, bodyOf(transcribed)[10:30]) {
+				err = errors.New("other bytes than the file's")
+			}
+			describe("read into a buffer", err)
+		}
 	}
 	if x.Writer != nil {
 		x.Front.set(x.Written, nil)

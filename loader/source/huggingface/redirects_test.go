@@ -72,7 +72,7 @@ func TestRedirects(t *testing.T) {
 	s := New(Options{Roots: roots, Getenv: func(name string) string {
 		return map[string]string{"HF_ENDPOINT": srv.URL, "HF_TOKEN": "t", "THAW_SOURCE_HOSTS": "127.0.0.0/8"}[name]
 	}})
-	t.Cleanup(func() { conns.CheckClosed(t, s) })
+	t.Cleanup(s.Close)
 	f := source.File{Name: "f", Size: 2, Ref: "o|r|" + commit + "|d/f"}
 	read := func() string {
 		hubAsked = nil
@@ -112,4 +112,5 @@ func TestRedirects(t *testing.T) {
 	if plainAsked != 0 {
 		t.Errorf("%d requests without TLS", plainAsked)
 	}
+	conns.CheckClosed(t, s)
 }

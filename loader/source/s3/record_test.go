@@ -41,10 +41,10 @@ func serveBucket(t *testing.T) *bucketServer {
 	return s
 }
 
-// source is one of the server, whose connections end with the test.
+// source is one of the server.
 func (s *bucketServer) source(t *testing.T, more ...string) *Source {
 	out := New(Options{Getenv: environment(append([]string{"AWS_ENDPOINT_URL", s.url}, more...)...)})
-	t.Cleanup(func() { s.conns.CheckClosed(t, out) })
+	t.Cleanup(out.Close)
 	return out
 }
 
@@ -115,6 +115,7 @@ func TestRecordOfRequests(t *testing.T) {
 		show(s, fmt.Sprintf("%q", more), plan, err)
 		err = source.Write(t.Context(), "s3://abc/m", "a b", strings.NewReader("x"), 1)
 		show(s, "write", plan, err)
+		s.conns.CheckClosed(t, source)
 	}
 	for _, status := range []int{200, 301, 400, 404, 500} {
 		for _, region := range []string{"", "eu-central-1", "ap-south-1", "evil.example/", "EU"} {
@@ -135,6 +136,7 @@ func TestRecordOfRequests(t *testing.T) {
 				plan, err := source.Plan(t.Context(), "s3://abc/m", nil)
 				show(s, fmt.Sprintf("%d of region %q", status, region), plan, err)
 			}
+			s.conns.CheckClosed(t, source)
 		}
 	}
 	for _, prefix := range []string{"", "a b+c%&=", "\u00fc"} {

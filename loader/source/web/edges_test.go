@@ -29,6 +29,7 @@ func TestHeads(t *testing.T) {
 		{name: "empty", head: 200, fields: []string{"Content-Length", "0", "ETag", `"v"`}, version: `"v"`},
 		{name: "gone", head: 404, want: source.NotFound, has: "404"}, {name: "busy", head: 503, want: source.Unavailable, has: "503"}, {name: "a redirect without a target", head: 304, want: source.Refused},
 		{name: "no HEAD, a range", head: 405, get: 206, ofGet: []string{"Content-Range", "bytes 0-0/7", "ETag", `"v"`}, size: 7, version: `"v"`},
+		{name: "no HEAD, a large file", head: 405, get: 206, ofGet: []string{"Content-Range", "bytes 0-0/5000000000", "ETag", `"v"`}, size: 5_000_000_000, version: `"v"`},
 		{name: "no HEAD, the whole", head: 501, get: 200, ofGet: []string{"Content-Length", "7", "ETag", `"v"`}, size: 7, version: `"v"`},
 		{name: "no HEAD, an empty file", head: 400, get: 416, ofGet: []string{"Content-Range", "bytes */0", "ETag", `"v"`}, version: `"v"`},
 		{name: "no HEAD, a range of an unknown size", head: 403, get: 206, ofGet: []string{"Content-Range", "bytes 0-0/*", "ETag", `"v"`}, want: source.Malformed, has: "its length"},

@@ -33,6 +33,10 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, target, http.StatusFound)
 	case status == "503":
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case status == "404":
+		http.NotFound(w, r)
+	case ok && len(status) == 64: // a digest
+		fmt.Fprint(w, page)
 	case strings.HasPrefix(page, "["):
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, page)
@@ -69,14 +73,19 @@ func TestPages(t *testing.T) {
 		{"a folder that is elsewhere", map[string]string{"/m/": "302 /n/", "/n/": links("a.json", "/m/b.json", "/n/c.json")}, "a.json c.json", "/m/SHA256SUMS /m/ /n/"},
 		{"every address is a page", map[string]string{"/m/SHA256SUMS": links("x"), "/m/": links("a.json")}, "a.json", "/m/SHA256SUMS /m/"},
 		{"a list that is busy", map[string]string{"/m/SHA256SUMS": "503", "/m/": links("a.json")}, "!503", "/m/SHA256SUMS"},
+		{"a list of files that are there", map[string]string{"/m/SHA256SUMS": strings.Repeat("a", 64) + "  a.json\n" + strings.Repeat("b", 64) + "  sub/b.json\n"},
+			"a.json sub/b.json", "/m/SHA256SUMS"},
+		{"a list of a file that is gone", map[string]string{"/m/SHA256SUMS": strings.Repeat("a", 64) + "  gone.json\n", "/m/gone.json": "404"},
+			"!: gone.json: is in SHA256SUMS and not in the folder (upload it", "/m/SHA256SUMS"},
 		{"a folder below that is busy", map[string]string{"/m/": links("a.json", "sub/"), "/m/sub/": "503"}, "!: sub: the server answered 503", "/m/SHA256SUMS /m/ /m/sub/"},
 		{"a folder below that is gone", map[string]string{"/m/": links("a.json", "sub/")}, "!neither a SHA256SUMS nor a page", "/m/SHA256SUMS /m/ /m/sub/"},
 		{"a name that cannot be used", map[string]string{"/m/": `[{"name":"a.json"},{"name":"b:c.json"},{"name":"d.json"}]`}, "a.json b:c.json d.json", "/m/SHA256SUMS /m/"},
 		{"a file of the site and a folder of one name", map[string]string{"/m/": links("a.json", "a.json/"), "/m/a.json/": links("b.json")}, "a.json", "/m/SHA256SUMS /m/"},
 	} {
 		site := &site{pages: x.pages}
-		s, at := serve(t, site)
+		s, at, check := serveCounted(t, site)
 		plan, err := s.Plan(t.Context(), at+"/m", nil)
+		check()
 		got := strings.Join(source.Names(plan.Files), " ")
 		if err != nil {
 			got = "!" + err.Error()
@@ -84,6 +93,9 @@ func TestPages(t *testing.T) {
 		if text, bad := strings.CutPrefix(x.want, "!"); bad != (err != nil) || !bad && got != x.want ||
 			bad && (!strings.Contains(got, text) || !strings.Contains(got, at+"/m")) {
 			t.Errorf("%s: %s, want %s", x.name, got, x.want)
+		}
+		if strings.Contains(x.want, "SHA256SUMS and") && source.KindOf(err) != source.Missing {
+			t.Errorf("%s: %s", x.name, source.KindOf(err))
 		}
 		asked, heads := []string{}, map[string]int{}
 		for _, line := range site.asked {

@@ -30,9 +30,10 @@ func TestTranscript(t *testing.T) {
 				}
 				files.ServeHTTP(w, r)
 			}))
-			s, url := serve(t, front.Before(plain.URL))
+			s, url, check := serveCounted(t, front.Before(plain.URL))
 			sourcetest.RunTranscript(t, sourcetest.Transcript{Source: s, Front: front, Location: url, Secrets: []string{"SECRETsignature"},
 				Hide: []string{url}, File: record})
+			check()
 		})
 	}
 }
