@@ -23,6 +23,7 @@ var advices = []struct {
 	{regexp.MustCompile(`(?i)no NVIDIA driver|NVIDIA driver on your system is too old|NVMLError|infer device type|No CUDA GPUs|no CUDA-capable device|driver version is insufficient|version mismatch|CUDA unknown error`), "nvidia-smi has to work here; after an update of the driver the machine wants a restart"},
 	{regexp.MustCompile(`could not select device driver`), "install nvidia-container-toolkit, and set it up for the container's runtime"},
 	{regexp.MustCompile(`undefined symbol|_OpNamespace|No module named 'vllm\._C'`), "parts of the engine are of versions that do not fit each other: install it anew, in an environment of its own"},
+	{regexp.MustCompile(`^exit code 0;`), "an engine stays in the foreground: without an option or a wrapper that returns while it runs in the background"},
 	{regexp.MustCompile(`must be divisible by tensor parallel size|divisible by .*tp_size`), "another number for gpus, by which both divide without rest"},
 	{regexp.MustCompile(`ended by signal 4\b|signal 4,|Illegal instruction`), "its build needs instructions that this machine's processor lacks: install one made for it"},
 	{regexp.MustCompile(`ended by signal 7\b|signal 7,|Bus error`), "most often /dev/shm is full, or a file of weights is damaged or was changed while in use"},

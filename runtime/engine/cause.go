@@ -164,7 +164,7 @@ func readFailures(tail string) (f failures) {
 		line = strings.TrimSpace(line)
 		start := prefix.FindString(line)
 		line = strings.TrimSpace(strings.TrimPrefix(line, start))
-		if strings.Trim(line, "~^ ") == "" {
+		if strings.Trim(line, "~^-=* ") == "" {
 			continue
 		}
 		switch m, marked := exception.FindStringSubmatch(line), errorMark(line); {
@@ -178,7 +178,7 @@ func readFailures(tail string) (f failures) {
 			if !consequence.MatchString(marked) {
 				f.reported = marked
 			}
-		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) &&
+		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) && !strings.HasPrefix(code, `File "`) &&
 			!mild.MatchString(start) && !consequence.MatchString(line):
 			f.first = line
 		}

@@ -82,6 +82,14 @@ func TestRootCauseForms(t *testing.T) {
 			t.Errorf("the file is not read again: %s", cause)
 		}
 	}
+	if got := RootCause("started in the background", "exit code 0"); !strings.Contains(got, "an engine stays in the foreground") {
+		t.Error(got)
+	}
+	traceback := "  File \"/x/e.py\", line 14, in do_GET\n    if failed: return error(404)\n" +
+		"  File \"/x/e.py\", line 12, in error\nBrokenPipeError: [Errno 32] Broken pipe\n-----------"
+	if got := RootCause("started\n"+traceback, "no answer"); strings.Contains(got, "if failed") || strings.Contains(got, "---") {
+		t.Errorf("a line of code: %s", got)
+	}
 	if got := RootCause("", "ended by signal 4 (illegal instruction)"); !strings.Contains(got, "this machine's processor lacks") {
 		t.Error(got)
 	}
