@@ -211,15 +211,7 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 		// A machine of one user, who may do everything.
 		return auth.Identity{Team: functions.DefaultTeam, Admin: true}, nil
 	}
-	if secret == "" {
-		return auth.Identity{}, openai.New(openai.InvalidAPIKey,
-			"Incorrect API key provided: none was sent. Send it as Authorization: Bearer KEY.")
-	}
-	message := "Incorrect API key provided."
-	if other := cmp.Or(header("X-Api-Key"), header("Api-Key")); other != "" && other != secret {
-		message += " Two were sent: the one in Authorization counts, not that in x-api-key or api-key."
-	}
-	return auth.Identity{}, openai.New(openai.InvalidAPIKey, message)
+	return auth.Identity{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: "+auth.Mistake(header))
 }
 
 // affinity is what the choice of replica depends on: the session where the client names one,

@@ -203,6 +203,7 @@ func TestRemoteIsRude(t *testing.T) {
 		{"404, a url without a path", json("404", "", `{"detail":"Not Found"}`), withoutPath, 404, "unknown_endpoint", "answers 404 at /chat/completions: Not Found; the url of most servers ends with /v1, such as https://127.0.0.1:", false},
 		{"405 without words, a url without a path", raw("HTTP/1.1 405 X\r\ncontent-length: 0\r\n\r\n"), withoutPath, 404, "unknown_endpoint", "answers 405 at /chat/completions; the url of most", false},
 		{"404 of a model, a url without a path", json("404", "", `{"error":{"message":"The model x does not exist"}}`), withoutPath, 404, "", "The model x does not exist", false},
+		{"LM Studio, a url without a path", json("200", "", `{"error":"Unexpected endpoint or method. (POST /chat/completions)"}`), withoutPath, 404, "unknown_endpoint", "Unexpected endpoint or method. (POST /chat/completions); the url of most servers ends with /v1", false},
 		{"a page, a url without a path", raw("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 4\r\n\r\n<br>"), withoutPath, 502, "engine_crashed", "no JSON but \\\"text/html\\\"; the url of most servers ends with /v1", true},
 		{"a thaw that loads", json("503", "retry-after: 7\r\n", `{"error":{"message":"loading","code":"model_loading"}}`), nil, 503, "model_loading", "loading", false},
 		{"no TLS", nil, func(r *functions.Remote) { r.Spec.URL = strings.Replace(r.Spec.URL, "127.0.0.1", "localhost", 1) }, 503, "service_unavailable", "certificate", true},

@@ -163,7 +163,7 @@ func TestOpenUntilTheFirstKey(t *testing.T) {
 				!strings.Contains(r.body, "the one in Authorization counts") {
 				t.Errorf("two keys: %+v", r)
 			}
-			if r := w.post("/v1/messages", plainRequest, "Authorization", "Bearer old", name, "old"); strings.Contains(r.body, "Two were sent") {
+			if r := w.post("/v1/messages", plainRequest, "Authorization", "Bearer old", name, "old"); strings.Contains(r.body, "two were sent") {
 				t.Errorf("one key twice: %+v", r)
 			}
 		}

@@ -263,6 +263,13 @@ func (s *eventStream) limitSilence() {
 func (s *eventStream) forwardWhole() {
 	p := s.buf[:s.hi]
 	n := openai.CompleteEvents(p)
+	if n == 0 {
+		if q := openai.SeparateEvents(p); q != nil {
+			s.buf, s.hi = append(q, make([]byte, len(s.buf))...), len(q)
+			p = q
+			n = openai.CompleteEvents(p)
+		}
+	}
 	switch {
 	case n > 0:
 		s.oversized = false

@@ -21,10 +21,17 @@ func (a *Answer) Error(path string, now time.Time) *openai.Error {
 		status = 502
 	}
 	e := openai.EngineError(status, up.Header, a.Begin, now)
-	if (up.Status == 404 || up.Status == 405) && (e.JSON == nil && isBareStatus(e.Message) || e.Message == "File Not Found") { // of llama.cpp
+	isText := bytes.Contains(bytes.ReplaceAll(a.Begin, []byte(" "), nil), []byte(`"error":"`)) // as Spring's
+	if (up.Status == 404 || up.Status == 405) && isBareStatus(e.Message, e.JSON == nil || isText) || isUnexpected(e.Message) {
 		e.JSON = nil
 		e.Code, e.Type = openai.UnknownEndpoint, "invalid_request_error"
 		e.Message = "The engine of this model does not serve " + path + ": " + e.Message
+		if up.Status != 405 {
+			e.Status = 404
+		}
+	} else if up.Status == 401 { // thaw has checked the client's key, and passes none on
+		e.JSON = nil
+		e.Message = "The engine of this model asks for a key of its own: " + e.Message + " (start it without one, such as without --api-key)"
 	}
 	return e
 }
@@ -50,10 +57,23 @@ func (a *Answer) StreamError(path string, now time.Time) *openai.Error {
 	return e
 }
 
+// isUnexpected reports whether an engine's words, whatever the status, are those of a path that it
+// does not have: of LM Studio, Express and Python's http.server.
+func isUnexpected(words string) bool {
+	return strings.HasPrefix(words, "Unexpected endpoint or method") || strings.Contains(words, "Cannot POST /") ||
+		strings.Contains(words, "Unsupported method ('POST')")
+}
+
 // isBareStatus reports whether an engine's words are only those of a path that it does not
-// have.
-func isBareStatus(words string) bool {
+// have; short words may be those of something else where they come in OpenAI's form.
+func isBareStatus(words string, foreign bool) bool {
 	words = strings.ToLower(words)
+	switch {
+	case words == "file not found": // llama.cpp's
+		return true
+	case !foreign:
+		return false
+	}
 	return words == "not found" || words == "method not allowed" || strings.HasPrefix(words, "404") || strings.HasPrefix(words, "405") ||
 		strings.HasPrefix(words, "the engine answered with status")
 }

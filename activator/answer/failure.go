@@ -70,6 +70,9 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 		e = openai.WordsAlone(a.Begin)
 	}
 	if e != nil && (stream || at.Path != "/v1/responses") { // there it is a member of answers
+		if isUnexpected(e.Message) {
+			e = openai.New(openai.UnknownEndpoint, "The engine of this model does not serve "+at.Path+": "+e.Message)
+		}
 		return e, nil
 	}
 	if !stream {

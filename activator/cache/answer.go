@@ -62,7 +62,7 @@ func newAnswer(path string, body []byte, events bool, usage openai.Usage) *answe
 		a.plain.Store(newText([][]byte{v}, "", ""))
 		return a
 	}
-	chunks, marked := readEvents(body)
+	chunks, marked := readEvents(body, false)
 	if !marked || !a.both() {
 		return nil
 	}
@@ -184,14 +184,14 @@ func (t *text) body(id string, events, withUsage bool) []byte {
 // readEvents returns the data of the events of a stream up to its end mark. Comments (also those
 // that come as data), pings, chunks that add nothing, and a last line that is torn are left out.
 // There is none of a stream of another kind. marked reports whether the end mark came, and nothing behind it.
-func readEvents(body []byte) (chunks [][]byte, marked bool) {
+func readEvents(body []byte, anyName bool) (chunks [][]byte, marked bool) {
 	ping := false
 	for line := range bytes.Lines(body) {
 		whole := line[len(line)-1] == '\n'
 		line = bytes.TrimRight(line, "\r\n")
 		if name, ok := bytes.CutPrefix(line, []byte("event:")); ok || len(line) == 0 {
 			name = bytes.TrimSpace(name)
-			if ping = string(name) == "ping"; ping || len(name) == 0 || string(name) == "message" {
+			if ping = string(name) == "ping"; ping || len(name) == 0 || string(name) == "message" || anyName && string(name) != "error" {
 				continue
 			}
 		}

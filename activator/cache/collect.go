@@ -26,7 +26,7 @@ func plainOf(path string, chunks [][]byte, usage []byte, guess bool) []byte {
 				}
 				for _, c := range list {
 					choice := membersOf(c)
-					i, err := strconv.Atoi(string(value(choice, "index")))
+					i, err := strconv.Atoi(strings.Trim(string(value(choice, "index")), `"`))
 					if err != nil && (!guess || !isNull(value(choice, "index"))) { // some engines with one choice leave it out
 						return nil
 					}
@@ -170,7 +170,12 @@ func (c *collected) addText(m member) bool {
 		return c.addMore(m)
 	}
 	if json.Unmarshal(m.value, &s) != nil {
-		return false
+		if !c.guess {
+			return false
+		}
+		if json.Unmarshal(value(membersOf(m.value), "text"), &s) != nil {
+			s = string(m.value) // a number, or what only the model's own clients know
+		}
 	}
 	if value(c.more, m.name) != nil { // parts, and then the text
 		part := object([]member{{"type", jsontext.Value(`"text"`)}, {"text", m.value}})
@@ -189,6 +194,9 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 		return true
 	}
 	list, ok := elements(v)
+	if c.guess && v.Kind() == '{' { // older TGI: one call, by itself
+		list, ok = []jsontext.Value{v}, true
+	}
 	if !ok {
 		return false
 	}

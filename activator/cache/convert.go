@@ -7,9 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/collect"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
@@ -130,7 +132,7 @@ func wholeEvents(chunks [][]byte) bool {
 		}
 		for _, c := range choices {
 			choice := membersOf(c)
-			i := string(value(choice, "index"))
+			i := strings.Trim(string(value(choice, "index")), `"`)
 			over[i] = over[i] || ended(choice)
 			if r := value(choice, "finish_reason"); !isNull(r) && !ended(choice) {
 				return false
@@ -159,7 +161,7 @@ func isNoop(chunk []byte) bool {
 // in lines.
 func PlainOf(path string, events []byte) []byte {
 	if path != pathChat && path != pathCompletions {
-		return openai.CollectWhole(path, events)
+		return collect.Plain(path, events)
 	}
 	events = openai.SingleData(bytes.TrimPrefix(events, []byte("\ufeff")))
 	if plain := collectEvents(path, events); plain != nil {
@@ -170,7 +172,7 @@ func PlainOf(path string, events []byte) []byte {
 }
 
 func collectEvents(path string, events []byte) []byte {
-	chunks, marked := readEvents(events)
+	chunks, marked := readEvents(events, true)
 	chunks, usage := takeUsage(chunks)
 	if !marked && !wholeEvents(chunks) {
 		return nil

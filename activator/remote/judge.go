@@ -184,6 +184,9 @@ func (c *Call) judgeFrame(e *openai.Error) *openai.Error {
 		message = "it sent an error"
 		e.Message, e.JSON = "The remote refused the request.", nil
 	}
+	if hint := c.pathHint(); hint != "" && strings.HasPrefix(e.Message, "Unexpected endpoint") { // LM Studio answers so with 200
+		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` answers: %s%s.", c.t.spec.Metadata.Name, message, hint))
+	}
 	c.status = e.Status // which is charged for nothing
 	if e.Status < 500 {
 		c.proved = good

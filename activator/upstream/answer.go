@@ -177,6 +177,9 @@ func (a *answer) readOneHead(res *Response) error {
 			}
 			continue
 		case "transfer-encoding":
+			if http1.EqualFold(value, "identity") { // of HTTP as it was before 2014: none
+				continue
+			}
 			if !http1.EqualFold(value, "chunked") {
 				return protocolError("its transfer-encoding is %.60q", value)
 			}
@@ -192,11 +195,8 @@ func (a *answer) readOneHead(res *Response) error {
 		a.headBuf = append(append(a.headBuf, name...), value...)
 		a.spans = append(a.spans, fieldSpan{at, at + len(name), at + len(name), len(a.headBuf)})
 	}
-	switch {
-	case a.chunked && old:
-		return protocolError("it has chunks, which HTTP/1.0 does not have")
-	case a.chunked && a.remain >= 0:
-		return protocolError("it has both a content-length and a transfer-encoding: a server that copies the fields of another leaves both out")
+	if a.chunked && (old || a.remain >= 0) {
+		return protocolError("it has chunks beside a content-length, or in HTTP/1.0; a server that copies the fields of another leaves out both")
 	}
 	if status < 200 {
 		return nil

@@ -147,7 +147,7 @@ func (s *Stream) lookAtLine(l []byte) bool {
 		switch name {
 		case "error", "response.failed":
 			s.Failed = true
-		case "response.completed", "response.incomplete", "message_stop":
+		case "response.completed", "response.incomplete", "response.done", "message_stop":
 			s.Done = true
 		}
 		return false
@@ -231,7 +231,7 @@ func isEndEvent(d []byte) bool {
 		}
 		d = bytes.TrimLeft(rest, " ")
 	}
-	for _, kind := range [...]string{`"response.completed"`, `"response.incomplete"`, `"message_stop"`} {
+	for _, kind := range [...]string{`"response.completed"`, `"response.incomplete"`, `"response.done"`, `"message_stop"`} {
 		if bytes.HasPrefix(d, []byte(kind)) {
 			return true
 		}

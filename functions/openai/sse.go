@@ -196,6 +196,29 @@ func frameOfText(d []byte) []byte {
 	return append(append([]byte(`{"error":`), d...), '}')
 }
 
+// SeparateEvents returns the begin of a stream with an empty line between two lines of whole data,
+// which some engines leave out; nil where p has no such lines.
+func SeparateEvents(p []byte) []byte {
+	var out []byte
+	data, whole := false, false // the line before is data; all of an event's
+	for l := range bytes.Lines(p) {
+		d, isData := bytes.CutPrefix(l, []byte("data:"))
+		switch {
+		case isData && whole:
+			out = append(out, '\n')
+		case isData && data: // JSON in lines
+			return nil
+		}
+		d = bytes.TrimSpace(d)
+		data, whole = isData, isData && len(d) > 0 && (d[0] == '{' || d[0] == '[') && IsWholeEvent(l)
+		out = append(out, l...)
+	}
+	if len(out) == len(p) {
+		return nil
+	}
+	return out
+}
+
 // SingleData returns whole events without the second of two fields data in one line, which servers
 // write that add the field to a line that has it.
 func SingleData(p []byte) []byte {

@@ -477,3 +477,21 @@ func BenchmarkStream(b *testing.B) {
 		})
 	}
 }
+
+// TestSeparateEvents: lines of whole data get an empty line between them; JSON in lines and events
+// that have one stay as they are.
+func TestSeparateEvents(t *testing.T) {
+	for in, want := range map[string]string{
+		"data: {\"a\":1}\ndata: {\"b\":2}\n":      "data: {\"a\":1}\n\ndata: {\"b\":2}\n",
+		": hi\ndata: {}\r\ndata: [DONE]\n":        ": hi\ndata: {}\r\n\ndata: [DONE]\n",
+		"data: {\"a\":1}\ndata: {\"b\"":           "data: {\"a\":1}\n\ndata: {\"b\"",
+		"data: {\"a\":1}\n":                       "",
+		"data: {\ndata: \"a\":{}\ndata: }\n":      "",
+		"event: x\ndata: {\"a\":1}\n":             "",
+		"data: {\"a\":\ndata: {\"b\":2}\ndata: }": "",
+	} {
+		if got := string(SeparateEvents([]byte(in))); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 )
 
@@ -27,12 +29,44 @@ func (c *Client) Health(ctx context.Context) error {
 			_, err = c.do(ctx, http.MethodGet, path, nil, 4<<10)
 		}
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		c.answered(path, "2xx")
-	} else if errors.As(err, &se) {
-		c.answered(path, se.Error())
+	case errors.As(err, &se):
+		c.answered(path, se.Error()+c.healthHint(se))
+	case ctx.Err() == nil || errors.Is(err, context.DeadlineExceeded):
+		c.unanswered(path, err)
 	}
 	return err
+}
+
+// healthHint is what a model file says about a health path that is answered so.
+func (c *Client) healthHint(se *StatusError) string {
+	switch {
+	case c.engine != functions.EngineCommand:
+		return ""
+	case se.Denied():
+		return " (thaw sends no key: start the engine without one)"
+	case se.Status < 500 && !se.Busy():
+		return " (health: PATH in the model file names what it answers with 2xx)"
+	}
+	return ""
+}
+
+// unanswered notes why there is no answer, for the message of a start that failed.
+func (c *Client) unanswered(path string, err error) {
+	addr := strings.TrimPrefix(c.url, "http://")
+	text := "what listens on " + addr + " closes connections without an answer"
+	switch {
+	case ConnectionRefused(err):
+		text = "nothing listens on " + addr + ", which it was given as its address"
+	case strings.Contains(err.Error(), "malformed HTTP"):
+		text = "what listens on " + addr + " does not speak HTTP"
+	case errors.Is(err, context.DeadlineExceeded):
+		text = "it accepts connections on " + addr + ", and does not answer GET " + path
+	}
+	text = "no answer: " + text
+	c.noAnswer.Store(&text)
 }
 
 // redirect is the path that an answer redirects to, on the same host and port; "" if it
@@ -52,11 +86,13 @@ func (c *Client) redirect(path string, se *StatusError) string {
 	return to.RequestURI()
 }
 
-// LastAnswer describes the last answer to Health or Token, for the message of a start that
-// failed; "" if there was none.
+// LastAnswer describes the last answer to Health or Token, or why there was none, for the message
+// of a start that failed; "" if nothing was asked yet.
 func (c *Client) LastAnswer() string {
-	if p := c.lastAnswer.Load(); p != nil {
-		return *p
+	for _, p := range []*string{c.lastAnswer.Load(), c.noAnswer.Load()} {
+		if p != nil {
+			return *p
+		}
 	}
 	return ""
 }

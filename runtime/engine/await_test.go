@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // Health is any 2xx, behind at most one redirect on the same host and port, however late;
@@ -62,7 +64,11 @@ func TestAwaitRudeEngines(t *testing.T) {
 		{"no HTTP", func(c net.Conn, _ *http.Request, _ int64, _ time.Duration) {
 			c.Write([]byte("SSH-2.0\r\n"))
 			c.Close()
-		}, 30 * time.Second, false, ""},
+		}, 30 * time.Second, false, "no answer: what listens on 127.0.0.1:1 does not speak HTTP"},
+		{"nothing is ever answered", func(net.Conn, *http.Request, int64, time.Duration) {}, 30 * time.Second, false,
+			"no answer: it accepts connections on 127.0.0.1:1, and does not answer GET /health"},
+		{"connections are closed", func(c net.Conn, _ *http.Request, _ int64, _ time.Duration) { c.Close() }, 30 * time.Second, false,
+			"no answer: what listens on 127.0.0.1:1 closes connections without an answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -78,10 +84,39 @@ func TestAwaitRudeEngines(t *testing.T) {
 				if (err == nil) != c.ready || time.Since(start) > c.within || listening != 1 {
 					t.Errorf("%v after %s, listening told %d times", err, time.Since(start), listening)
 				}
-				if got := e.LastAnswer(); !strings.HasPrefix(got, c.last) || c.last == "" && got != "" {
+				if got := e.LastAnswer(); !strings.HasPrefix(got, c.last) {
 					t.Errorf("last answer %q, want %q", got, c.last)
 				}
 			})
 		})
+	}
+}
+
+// TestHintsOfCommands: of an engine command that answers with errors, the last answer says what the
+// model file can have for it.
+func TestHintsOfCommands(t *testing.T) {
+	for status, want := range map[string][2]string{
+		"404 Not Found":             {"(health: PATH in the model file names what it answers with 2xx)", "probe: none asks for nothing)"},
+		"401 Unauthorized":          {"(thaw sends no key: start the engine without one)", "(thaw sends no key: start the engine without one)"},
+		"503 Service Unavailable":   {"/health answered HTTP 503", "/v1/chat/completions answered HTTP 503"},
+		"500 Internal Server Error": {"/health answered HTTP 500", "answered HTTP 500"},
+	} {
+		t.Run(status, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := rudeClient(t, Command{Engine: functions.EngineCommand}, func(c net.Conn, _ *http.Request) { say(c, status, "", "") })
+				e.Health(t.Context())
+				health := e.LastAnswer()
+				e.Token(t.Context())
+				if probe := e.LastAnswer(); !strings.HasSuffix(health, want[0]) || !strings.HasSuffix(probe, want[1]) {
+					t.Errorf("%s; %s", health, probe)
+				}
+			})
+		})
+	}
+	e := New(Command{Engine: functions.EngineCommand, URL: "http://127.0.0.1:1", Health: "/health"})
+	defer e.Close()
+	const refused = "no answer: nothing listens on 127.0.0.1:1, which it was given as its address"
+	if err := e.Health(t.Context()); !ConnectionRefused(err) || e.LastAnswer() != refused {
+		t.Errorf("%v; %s", err, e.LastAnswer())
 	}
 }

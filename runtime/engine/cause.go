@@ -19,7 +19,9 @@ var knownCauses = []struct {
 	{regexp.MustCompile(`(?i)(?:\[Errno (?:98|48)\].*|error while attempting to bind on address.*|bind: |\n[^\n]*)address already in use`), "port taken: address already in use"},
 	{regexp.MustCompile(`(?i)couldn't bind (?:HTTP )?server socket`), "port taken: address already in use"},
 	{regexp.MustCompile(`(?i)((?:CUDA|HIP) out of memory[^\n]*)`), "out of GPU memory: %1"},
-	{regexp.MustCompile(`(?i)(CUDA error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(?i)(CUDA (?:runtime )?error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(\[METAL\] [^\n]*Insufficient Memory|MPS backend out of memory[^\n]*|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|OOM when allocating tensor[^\n]*)`), "out of GPU memory: %1"},
+	{regexp.MustCompile(`(unable to (?:write to file|open shared memory object) [^\n]*)`), "/dev/shm is full, or too small: %1"},
 	{regexp.MustCompile(`(Free memory on device [^\n]*less than desired GPU memory utilization[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(No available memory for the cache blocks[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(To serve at least one request with[^\n]*KV cache[^\n]*)`), "too little memory for the KV cache: %1"},
@@ -31,6 +33,10 @@ var knownCauses = []struct {
 	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // of pydantic, below its headline
 	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args in the model file: %1"},
 	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args in the model file: %1"},
+	// of Go's flag and cobra, Python's click, Rust's clap, Node's commander, llama.cpp
+	{regexp.MustCompile(`(?m)(flag provided but not defined: \S+|unknown (?:shorthand )?flag: [^\n]*|No such option: [^\n]*|(?:unexpected argument|unknown option) '[^\n]*|error while handling argument [^\n]*|the argument has been removed[^\n]*)`), "bad args in the model file: %1"},
+	{regexp.MustCompile(`Segfault encountered|Fatal Python error: (?:Segmentation fault|Bus error|Aborted)`), "a crash in the engine's native code (a segmentation fault)"},
+	{regexp.MustCompile(`(Cannot access gated repo[^\n]*|You are trying to access a gated repo[^\n]*)`), "%1"},
 }
 
 var (
@@ -54,7 +60,9 @@ var (
 	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group|` +
 		`EOFError|BrokenPipeError|ConnectionResetError|ShardCannotStart|Ninja build failed|PTXAS error|.*: CUDA error$|Subprocess \S+ failed with stderr)`)
 	// a process of the engine that another one, most often the kernel, has killed
-	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL`)
+	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed`)
+	// a line of a known cause that the engine lives with: llama.cpp goes on without a GPU
+	borne = regexp.MustCompile(`^(?:ggml_cuda_init: |\w*(?i:warning|warn|info|debug|notice)\w*\b)`)
 	// a message that does not tell which thing it is about: nothing, or the key of a KeyError
 	bare = regexp.MustCompile(`^'?[^' ]*'?$`)
 )
@@ -81,18 +89,9 @@ func NameConfinement(cause string) string {
 // helps where that is known; how, the kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
 	tail = escapes.ReplaceAllString(tail, "")
-	for _, k := range knownCauses {
-		m := k.pattern.FindStringSubmatch("\n" + tail)
-		if m == nil {
-			continue
-		}
-		text := k.text
-		if len(m) > 1 {
-			text = strings.ReplaceAll(text, "%1", strings.TrimSpace(m[1]))
-		}
-		if cause := clipLine(text); cause != "" { // a headline alone is not a cause
-			return advise(cause)
-		}
+	kept := withoutBorne(tail)
+	if cause := knownCause(kept); cause != "" {
+		return advise(cause)
 	}
 	f := readFailures(tail)
 	if f.raised == "" && f.reported == "" && CoreDied(tail) {
@@ -106,13 +105,48 @@ func RootCause(tail, how string) string {
 			return advise(cause)
 		}
 	}
-	switch {
+	switch known, first := knownCause(tail), readFailures(kept).first; {
+	case known != "" && first == "":
+		return advise(known)
+	case first != "":
+		return advise(clipLine(how + "; it wrote: " + first))
 	case f.first != "":
 		return advise(clipLine(how + "; it wrote: " + f.first))
 	case f.last != "":
 		return advise(clipLine(how + "; last line: " + f.last))
 	}
-	return clipLine(how + "; it wrote nothing")
+	return advise(clipLine(how + "; it wrote nothing"))
+}
+
+// knownCause is the first of knownCauses that a log has; "" if it has none.
+func knownCause(tail string) string {
+	for _, k := range knownCauses {
+		m := k.pattern.FindStringSubmatch("\n" + tail)
+		if m == nil {
+			continue
+		}
+		text := k.text
+		if len(m) > 1 {
+			text = strings.ReplaceAll(text, "%1", strings.TrimSpace(m[1]))
+		}
+		if cause := clipLine(text); cause != "" { // a headline alone is not a cause
+			return cause
+		}
+	}
+	return ""
+}
+
+// withoutBorne is a log without the lines of warnings and of what the engine lives with.
+func withoutBorne(tail string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(tail) {
+		plain := strings.TrimLeft(line, " \t")
+		if start := prefix.FindString(plain); mild.MatchString(start) || borne.MatchString(strings.TrimPrefix(plain, start)) {
+			continue
+		}
+		kept.WriteString(line)
+	}
+	return kept.String()
 }
 
 // failures are the lines of a log that may be a cause.
@@ -130,7 +164,7 @@ func readFailures(tail string) (f failures) {
 		line = strings.TrimSpace(line)
 		start := prefix.FindString(line)
 		line = strings.TrimSpace(strings.TrimPrefix(line, start))
-		if strings.Trim(line, "~^ ") == "" {
+		if strings.Trim(line, "~^-=* ") == "" {
 			continue
 		}
 		switch m, marked := exception.FindStringSubmatch(line), errorMark(line); {
@@ -144,7 +178,7 @@ func readFailures(tail string) (f failures) {
 			if !consequence.MatchString(marked) {
 				f.reported = marked
 			}
-		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) &&
+		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) && !strings.HasPrefix(code, `File "`) &&
 			!mild.MatchString(start) && !consequence.MatchString(line):
 			f.first = line
 		}

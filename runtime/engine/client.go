@@ -59,7 +59,9 @@ type Client struct {
 	key               string
 	row               row
 	http              *http.Client
+	engine            functions.Engine
 	lastAnswer        atomic.Pointer[string]     // see LastAnswer
+	noAnswer          atomic.Pointer[string]     // why the last request had none
 	probes            []tokenProbe               // the requests that it may answer; none: its health is enough
 	probe             atomic.Pointer[tokenProbe] // the one that it answers
 	busyAt            atomic.Int64               // when it was first busy instead, in unix nanoseconds; 0: it was not
@@ -75,8 +77,9 @@ func New(c Command) *Client {
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
-	return &Client{url: c.URL, health: c.Health, name: c.Name, key: c.Key, row: row, probes: probesOf(c), http: &http.Client{Transport: t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{url: c.URL, health: c.Health, name: c.Name, key: c.Key, engine: c.Engine, row: row, probes: probesOf(c),
+		http: &http.Client{Transport: t, CheckRedirect: asIs}}
 }
 
 func (c *Client) Close() { c.http.CloseIdleConnections() }

@@ -147,8 +147,11 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	}
 	path, err := p.look(program)
 	if err != nil {
-		return fmt.Errorf("engine command: program %q not found: %s; install it, or begin args with its whole path",
-			r.Spec.Args[0], lookPathError(err))
+		change := "install it, or begin args with its whole path"
+		if strings.ContainsRune(r.Spec.Args[0], ' ') {
+			change = "each argument is an item of args of its own, such as args: [python3, main.py, \"{port}\"]"
+		}
+		return fmt.Errorf("engine command: program %q not found: %s; %s", r.Spec.Args[0], lookPathError(err), change)
 	}
 	c.Argv[0] = path
 	if r.Spec.Health != "" {

@@ -195,6 +195,7 @@ func TestPrepareRefuses(t *testing.T) {
 		{"program missing", missing, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: program "vllm" not found on PATH; install it or set THAW_ENGINE_VLLM to its path`},
 		{"override missing", Programs{Look: missing.Look, Environ: func() []string { return []string{"THAW_ENGINE_VLLM=/x"} }}, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: THAW_ENGINE_VLLM=/x: file does not exist`},
 		{"command missing", programs(), Request{Spec: spec(functions.EngineCommand, "missing", "{port}")}, `engine command: program "missing" not found: file does not exist`},
+		{"a command line in one text", programs(), Request{Spec: spec(functions.EngineCommand, "missing --port {port}")}, `engine command: program "missing --port {port}" not found: file does not exist; each argument is an item of args of its own`},
 		{"other host", programs(), Request{Spec: spec(functions.EngineVLLM, "--host=0.0.0.0"), Path: "/m"}, `args: --host is set by thaw and cannot be given`},
 		{"other spelling", programs(), Request{Spec: spec(functions.EngineVLLM, "--served_model_name", "x"), Path: "/m"}, `args: --served-model-name is set by thaw and cannot be given`},
 		{"no port", programs(), Request{Spec: spec(functions.EngineCommand, "x")}, `engine command: {port} is in neither args nor env, so it would listen on another port`},

@@ -141,6 +141,17 @@ func (c *Client) busy(err error) bool {
 	return time.Duration(now-c.busyAt.Load()) < busyWait
 }
 
+// probeHint is what a model file says about a probe that is answered so.
+func (c *Client) probeHint(se *StatusError) string {
+	switch {
+	case c.engine != functions.EngineCommand || se.Status >= 500 || se.Busy():
+		return ""
+	case se.Denied():
+		return " (thaw sends no key: start the engine without one)"
+	}
+	return " (in the model file serves names its endpoints, probe: {path, body} a request that it answers, and probe: none asks for nothing)"
+}
+
 // weighError orders the errors of endpoints: from the answers of one that the engine does
 // not have to those of one that does not work yet.
 func weighError(err error) int {
@@ -178,7 +189,7 @@ func (c *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	}
 	answer, err := readAnswer(res, q.path, maxProbeAnswer)
 	if se, ok := errors.AsType[*StatusError](err); ok {
-		c.answered(q.path, se.Error())
+		c.answered(q.path, se.Error()+c.probeHint(se))
 	}
 	if err != nil {
 		return err

@@ -164,7 +164,11 @@ func (b *boot) onEvent(ctx context.Context, e bootEvent) state {
 			return endRun
 		}
 		b.stopProbes()
-		return r.callFailed(ctx, "loading", fmt.Sprintf("%s: first token: %v", r.o.Spec.Engine, e.err), b.again)
+		text := e.err.Error()
+		if _, answered := errors.AsType[*engine.StatusError](e.err); answered {
+			text = cmp.Or(r.eng.LastAnswer(), text)
+		}
+		return r.callFailed(ctx, "loading", fmt.Sprintf("%s: first token: %s", r.o.Spec.Engine, text), b.again)
 	default:
 		if b.logSteps {
 			r.report.setLogPhases(b.steps.End(e.at), "")

@@ -319,7 +319,7 @@ func TestFailures(t *testing.T) {
 		{name: "never ready, cannot be killed", s: &fakeNode{loadTime: time.Hour, ignored: map[syscall.Signal]bool{syscall.SIGKILL: true}}, why: "vllm: not ready within 10m", after: 10*time.Minute + 2*second, kills: 1},
 		{name: "no first token", s: func() *fakeNode { s := &fakeNode{}; s.hang.Store(true); return s }(), why: "vllm: no first token within 10m (deadlines.start): no answer; it wrote nothing", after: 10*time.Minute + second, kills: 1},
 		{name: "first token is an error", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 500, Body: "CUDA error"} }}, why: "vllm: no first token within 10m (deadlines.start): the probe answered HTTP 500: CUDA error", after: 10*time.Minute + second, kills: 1},
-		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: HTTP 401: Unauthorized", after: 11 * second, kills: 1},
+		{name: "the key is refused", s: &fakeNode{tokenErr: func(int64) error { return &engine.StatusError{Status: 401, Body: "Unauthorized"} }}, why: "vllm: first token: the probe answered HTTP 401: Unauthorized", after: 11 * second, kills: 1},
 		{name: "it goes on writing that it failed", s: &fakeNode{loadTime: time.Hour}, change: func(o *Options) {
 			o.Spawner.(*fakeNode).log = filepath.Join(t.TempDir(), "log")
 			write(t, o.Spawner.(*fakeNode).log, func(io.Writer) error { return nil })

@@ -212,6 +212,9 @@ func TestExits(t *testing.T) {
 	if e.Code != 3 || e.Signal != 0 || !strings.Contains(e.Tail, "last words") || e.String() != "exit code 3" {
 		t.Errorf("%+v", e)
 	}
+	if s := (Exit{Code: 137}).String(); s != "exit code 137 (of a shell: signal 9, killed)" {
+		t.Error(s)
+	}
 	c := h.run("b", "wait")
 	h.pids(c, 1)
 	if err := h.Signal(t.Context(), "b", syscall.SIGTERM); err != nil {

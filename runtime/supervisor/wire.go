@@ -90,6 +90,9 @@ func (e Exit) String() string {
 	case e.Signal != 0:
 		return fmt.Sprintf("ended by signal %d (%s)", int(e.Signal), e.Signal)
 	}
+	if s := syscall.Signal(e.Code - 128); s > 0 && s <= syscall.SIGTERM { // as shells report their command's end
+		return fmt.Sprintf("exit code %d (of a shell: signal %d, %s)", e.Code, int(s), s)
+	}
 	return fmt.Sprintf("exit code %d", e.Code)
 }
 

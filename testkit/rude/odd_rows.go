@@ -7,7 +7,8 @@ import (
 
 // oddRows are answers that have another form than their media type or OpenAI's API says (E51): texts
 // as data, the field data twice, choices without an index, JSON as an event stream, errors with the
-// status of a success and without a member error, and answers of other endpoints.
+// status of a success and without a member error, and answers of other endpoints; then (E52) such as servers
+// of others write that nearly have the form.
 func oddRows() []Row {
 	stream := func(parts ...string) Answer { return Chunked(200, eventsType, true, parts...) }
 	const (
@@ -51,6 +52,18 @@ func oddRows() []Row {
 		{ID: "E51", Name: "embeddings, a page", Path: "/v1/embeddings", Answer: Plain(200, "text/html", login), Status: 502, Words: []string{"text/html: login (no answer of OpenAI's API)"}, Requests: 1, Blamed: true},
 		{ID: "E51", Name: "speech, an error with 200", Path: "/v1/audio/speech", Answer: Plain(200, jsonType, noVoice), Status: 404, Words: []string{"voice not found"}, Requests: 1},
 		{ID: "E51", Name: "responses, llama.cpp without the path", Path: "/v1/responses", Answer: Plain(404, jsonType, fromLlam), Status: 404, Words: []string{"does not serve /v1/responses: File Not Found"}, Code: "unknown_endpoint", Requests: 1},
+		{ID: "E52", Name: "one line break between events", Stream: true, Answer: Chunked(200, eventsType, true, strings.ReplaceAll(said, "\n\n", "\n"), strings.ReplaceAll(finish+end+"\n", "\n\n", "\n")), Status: 200, Words: []string{`"hel"`, "\n\ndata:", `"lo"`, "\n\ndata:", "[DONE]"}, Success: true, Requests: 1},
+		{ID: "E52", Name: "one line break between events, in one read, no end mark", Stream: true, Answer: stream(strings.ReplaceAll(said+finish, "\n\n", "\n")), Status: 200, Words: []string{`"hel"`, "\n\ndata:", `"lo"`, `"stop"`}, Success: true, Requests: 1},
+		{ID: "E52", Name: "plain, names of events", Answer: stream(strings.ReplaceAll(said, "data:", "event: chat.completion.chunk\ndata:"), finish, "event: done\n"+end+"\n\n"), Status: 200, Words: []string{whole}, Success: true, Requests: 1},
+		{ID: "E52", Name: "plain, an index that is a text", Answer: stream(strings.ReplaceAll(said, `"index":0`, `"index":"0"`), finish), Status: 200, Words: []string{whole}, Success: true, Requests: 1},
+		{ID: "E52", Name: "plain, a call that is no list", Answer: stream(strings.Replace(said, `"content":"lo"`, `"tool_calls":{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}`, 1), finish), Status: 200, Words: []string{`"tool_calls":[{"id":"a"`, `"arguments":"{}"`}, Success: true, Requests: 1},
+		{ID: "E52", Name: "plain, content that is an object", Answer: stream(strings.Replace(said, `"content":"lo"`, `"content":{"text":"lo"}`, 1), finish), Status: 200, Words: []string{whole}, Success: true, Requests: 1},
+		{ID: "E52", Name: "plain responses, response.done", Path: "/v1/responses", Answer: stream("data: {\"type\":\"response.created\",\"response\":{\"id\":\"r\",\"output\":[]}}\n\n", "event: response.done\ndata: {\"type\":\"response.done\",\"response\":{\"id\":\"r\",\"status\":\"completed\",\"output\":[]}}\n\n"), Status: 200, Words: []string{`"status":"completed"`}, Success: true, Requests: 1},
+		{ID: "E52", Name: "LM Studio without the path", Answer: Plain(200, jsonType, `{"error":"Unexpected endpoint or method. (POST /v1/chat/completions)"}`), Status: 404, Words: []string{"does not serve /v1/chat/completions: Unexpected endpoint"}, Code: "unknown_endpoint", Requests: 1},
+		{ID: "E52", Name: "Express without the path", Answer: Plain(404, "text/html", "<html><head><title>Error</title></head><body><pre>Cannot POST /v1/chat/completions</pre></body></html>"), Status: 404, Words: []string{"does not serve /v1/chat/completions: Error Cannot POST"}, Code: "unknown_endpoint", Requests: 1},
+		{ID: "E52", Name: "Spring without the path", Answer: Plain(404, jsonType, `{"timestamp":"x","status":404,"error":"Not Found","path":"/v1/chat/completions"}`), Status: 404, Words: []string{"does not serve /v1/chat/completions: Not Found"}, Code: "unknown_endpoint", Requests: 1},
+		{ID: "E52", Name: "an engine with a key of its own", Answer: Plain(401, jsonType, `{"error":"Unauthorized"}`), Status: 401, Words: []string{"asks for a key of its own: Unauthorized (start it without one"}, Requests: 1},
+		{ID: "E52", Name: "identity as transfer coding", Answer: Plain(200, jsonType, wholeChat, "Transfer-Encoding: identity"), Status: 200, Words: []string{wholeChat}, Success: true, Requests: 1},
 		{ID: "E51", Name: "messages, a chat completion", Stream: true, Path: "/v1/messages", Answer: Plain(200, jsonType, wholeChat), Status: 502, Words: []string{"no answer of OpenAI's API"}, Requests: 1, Blamed: true},
 		{ID: "E51", Name: "responses, a chat completion", Stream: true, Path: "/v1/responses", Answer: Plain(200, jsonType, wholeChat), Status: 502, Words: []string{"no answer of OpenAI's API"}, Requests: 1, Blamed: true},
 	}

@@ -1,23 +1,41 @@
-package openai
+// Package collect makes one answer of the events of a stream of OpenAI's responses endpoint or
+// Anthropic's messages endpoint; chats and completions are put together by package cache.
+package collect
 
 import (
 	"bytes"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
-// CollectWhole returns the plain answer of the responses or messages endpoint that the events
+// object is a JSON object whose values stay as they are.
+type object map[string]jsontext.Value
+
+// tolerant lets pass what engines' JSON may have and clients accept.
+var tolerant = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
+
+func decodeInto(to any, b []byte) error { return json.Unmarshal(b, to, tolerant) }
+
+// toJSON encodes what was decoded from JSON, which cannot fail.
+func toJSON(v any) jsontext.Value {
+	b, _ := json.Marshal(v, tolerant)
+	return b
+}
+
+// Plain returns the plain answer of the responses or messages endpoint that the events
 // of a stream make up; nil where they make up none.
-func CollectWhole(path string, events []byte) []byte {
+func Plain(path string, events []byte) []byte {
 	var all []object
-	for line := range bytes.Lines(JoinData(bytes.TrimPrefix(events, []byte("\ufeff")))) {
+	for line := range bytes.Lines(openai.JoinData(bytes.TrimPrefix(events, []byte("\ufeff")))) {
 		data, isData := bytes.CutPrefix(bytes.TrimSpace(line), []byte("data:"))
 		if data = bytes.TrimSpace(data); !isData || len(data) == 0 || data[0] != '{' {
-			continue // a comment, the name of an event, [DONE]
+			continue // a comment, the name of an event, the end mark
 		}
 		var event object
 		if decodeInto(&event, data) != nil && decodeInto(&event, pythonjson.WithNulls(data)) != nil {
@@ -39,7 +57,7 @@ func collectResponse(all []object) []byte {
 	var items []jsontext.Value
 	for _, event := range all {
 		switch kind := stringOf(event["type"]); kind {
-		case "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed":
+		case "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.done", "response.failed":
 			if decodeInto(&answer, event["response"]) != nil {
 				return nil
 			}
