@@ -263,6 +263,7 @@ func (a *Activator) Remove(names ...functions.Name) {
 		a.o.Cache.Purge(e.Name)
 		named := func(other *entry) bool { return other.Snapshot().PublicName() == public }
 		if public == e.Name || !slices.ContainsFunc(a.names.table.Team(public.Team), named) { // else the series are another's, too
+			e.Data.metrics.Store(metrics.New(metrics.Nothing{}, public)) // of requests that end later
 			a.o.Metrics.Forget(public.Name, public.Team)
 		}
 	}, names...)
@@ -284,17 +285,10 @@ func (a *Activator) DemandOf(name functions.Name) (Demand, bool) {
 // has given up: it may be frozen, and a plain answer may take an hour. They fail as if
 // their engine had died, so those without a byte go to another replica. Engines on
 // this machine, which are reached without their agent, are not affected.
-func (a *Activator) AbortThrough(agent string) {
-	if addr, _ := upstream.SplitEndpoint(agent); addr != "" {
-		a.o.Engines.AbortThrough(addr)
-	}
-}
+func (a *Activator) AbortThrough(agent string) { a.o.Engines.AbortThrough(agent) }
 
 // Traffic is what the requests to an engine that is reached without its agent show of it.
-func (a *Activator) Traffic(engine string) functions.Traffic {
-	addr, _ := upstream.SplitEndpoint(engine)
-	return a.o.Engines.Traffic(addr)
-}
+func (a *Activator) Traffic(engine string) functions.Traffic { return a.o.Engines.Traffic(engine) }
 
 // InFlightOf is how many requests a replica of a function has from this activator,
 // also one that is in its snapshot no more, and one of a function that was removed.

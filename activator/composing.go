@@ -115,6 +115,9 @@ func (p *proxyRequest) composeNext(failed *openai.Error, res *httpserver.Respons
 
 func (p *proxyRequest) countComposition(code int, took time.Duration) {
 	name, m := p.req.composition.FullName(), p.a.o.Metrics
+	if p.a.names.compositions.Find(name) == nil { // removed, with its series and pace
+		return
+	}
 	m.Series("thaw_requests_total", name.Name, name.Team, p.req.endpoint.Path, strconv.Itoa(code), "false")(1)
 	m.Series("thaw_request_seconds", name.Name, name.Team, "false")(took.Seconds())
 	m.Series("thaw_composition_calls_total", name.Name, name.Team)(float64(p.composed.Calls))

@@ -168,6 +168,7 @@ var moreScenes = []scene{
 		}
 		want := ReservationRequest{Name: f.Name, Team: "default", Bytes: 600}
 		r, e := s.act.Reserve(s.t.Context(), want)
+		time.Sleep(time.Millisecond) // what Publish reports has no end in it
 		s.note("%v %s %s %v %s %v", e, r.Endpoint, r.Key, r.External, r.ColdStart(), r.ID == r.proxied.req.id)
 		if external, ok := s.act.External(f.Name); !external || !ok {
 			s.t.Error(external, ok)

@@ -51,6 +51,7 @@ var rareScenes = []scene{
 			first()
 		}
 		first := s.beside(func() { s.chat(plainRequest, "Idempotency-Key", "k") })
+		time.Sleep(3 * time.Millisecond) // reports of the demand come beside the ends
 		streams := s.beside(func() { s.chat(streamRequest, "Idempotency-Key", "k") })
 		s.chat(saying(plainRequest, "other"), "Idempotency-Key", "k")
 		first()

@@ -191,6 +191,7 @@ var scenes = []scene{
 		s.limit(functions.Limits{ColdStartsPerHour: 1})
 		s.chat(cold("colder"), "thaw-max-wait", "1")
 		s.chat(cold("cold"), "thaw-max-wait", "1")
+		time.Sleep(100 * time.Millisecond) // its idle connection has ended
 		s.limit(functions.Limits{TokensPerMinute: 4})
 		s.chat(plainRequest)
 		s.chat(plainRequest)

@@ -3,6 +3,7 @@ package activator
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -63,7 +64,7 @@ func inOrder(all []moment) (lines []string) {
 func TestEnds(t *testing.T) {
 	var all strings.Builder
 	got := map[string]string{}
-	for _, s := range slices.Concat(scenes, moreScenes, rareScenes) {
+	for _, s := range slices.Concat(scenes, moreScenes, rareScenes, stepScenes, composedScenes) {
 		t.Run(s.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { got[s.name] = playScene(t, s) })
 		})
@@ -121,7 +122,11 @@ func playScene(t *testing.T, sc scene) string {
 					head = append(head, fmt.Sprintf("%s=%q", strings.ToLower(name), strings.Join(r.head[name], "|")))
 				}
 			}
-			lines = append(lines, fmt.Sprintf("engine %s: %s %s\n\t%s", addr, r.path, strings.Join(head, " "), usual.Replace(r.body)))
+			body := usual.Replace(r.body)
+			if len(body) > 600 { // what the coordinator of a Composition is asked has random marks
+				body = fmt.Sprintf("(%d bytes)", len(body))
+			}
+			lines = append(lines, fmt.Sprintf("engine %s: %s %s\n\t%s", addr, r.path, strings.Join(head, " "), body))
 		}
 	}
 	var log []moment
@@ -149,8 +154,42 @@ func playScene(t *testing.T, sc scene) string {
 	for _, f := range s.engineRequests() {
 		lines = append(lines, "reported "+f)
 	}
+	for _, rec := range slices.Backward(s.act.Decisions().Newest("", 100)) {
+		b, err := json.Marshal(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, "decision "+string(b))
+	}
 	time.Sleep(time.Minute) // what the scene's platform does has an end
+	synctest.Wait()
+	lines = append(lines, s.platformCalls()...)
+	for _, addr := range slices.Sorted(maps.Keys(s.up)) {
+		e, left := s.up[addr], ""
+		if n := s.act.Traffic("http://" + addr).InFlight; len(e.conns) > 0 || n > 0 {
+			left = fmt.Sprintf(", %d are open a minute later, %d in use", len(e.conns), n)
+		}
+		lines = append(lines, fmt.Sprintf("engine %s: %d connections%s", addr, e.opened, left))
+	}
 	return readable(strings.Join(lines, "\n")) + "\n"
+}
+
+// platformCalls are the calls of the platform; of the reports of a function at one time the last.
+func (s *stage) platformCalls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var kept []moment
+	for _, m := range s.calls {
+		about, _, _ := strings.Cut(m.line, ":")
+		kept = slices.DeleteFunc(kept, func(k moment) bool {
+			return k.at == m.at && strings.HasPrefix(k.line, about+":") && strings.HasPrefix(about, "demand")
+		})
+		kept = append(kept, m)
+	}
+	for i, m := range kept {
+		kept[i].line = fmt.Sprintf("platform %v %s", m.at.Round(time.Millisecond), m.line)
+	}
+	return inOrder(kept)
 }
 
 // series are all metrics with a value: counters and gauges, and the sums of histograms.
@@ -183,6 +222,8 @@ func labelsOf[L interface{ GetName() string }](all []L) string {
 
 var (
 	anID = regexp.MustCompile(`\b[0-9a-f]{32}\b`)
+	// aRecord is what a Composition says of its calls, whose order varies.
+	aRecord = regexp.MustCompile(`"thaw":\{.*\}`)
 	// usual has short names for what comes often.
 	usual = strings.NewReplacer(jsonAnswer, "(an answer)", plainRequest, "(a plain request)", streamRequest, "(a streamed request)",
 		event1, "(1)", event2, "(2)", event3, "(finish)",
@@ -208,6 +249,7 @@ func (s *stage) see(r result) result {
 		switch {
 		case name == "Retry-After" && spread:
 			head = append(head, "retry-after=spread")
+		case name == "Content-Length" && strings.HasPrefix(r.head.Get("Content-Type"), "text/event-stream"): // it came in one instant
 		case name != "Date":
 			head = append(head, fmt.Sprintf("%s=%q", strings.ToLower(name), strings.Join(r.head[name], "|")))
 		}
@@ -219,7 +261,7 @@ func (s *stage) see(r result) result {
 	if n := len(r.body) - len(strings.TrimLeft(r.body, "\n")); n > 0 {
 		line += fmt.Sprintf("\n\t(%d newlines)", n)
 	}
-	for l := range strings.Lines(usual.Replace(r.body)) {
+	for l := range strings.Lines(usual.Replace(aRecord.ReplaceAllString(r.body, `"thaw":(a record)`))) {
 		if l = strings.TrimRight(l, "\n"); l != "" {
 			line += "\n\t" + l
 		}
@@ -237,9 +279,13 @@ func (s *stage) chat(body string, head ...string) result {
 
 // leaves is a chat completion whose client leaves after a time.
 func (s *stage) leaves(after time.Duration, body string, head ...string) {
+	s.leavesAt("/v1/chat/completions", after, body, head...)
+}
+
+func (s *stage) leavesAt(path string, after time.Duration, body string, head ...string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), after)
 	defer cancel()
-	s.see(s.do(ctx, "POST", "/v1/chat/completions", body, head...))
+	s.see(s.do(ctx, "POST", path, body, head...))
 	time.Sleep(time.Millisecond)
 }
 

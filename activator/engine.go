@@ -156,7 +156,7 @@ func (a *attempt) want() answer.Want {
 	if to := a.remote.Remote(); to != nil { // which names the model as its other side does
 		name = to.Metadata.Name
 	}
-	return answer.Want{Stream: r.stream, Whole: !r.stream && r.endpoint.Usage, Comments: a.remote != nil, Model: name,
+	return answer.Want{Stream: r.stream, Whole: !r.stream && r.endpoint.Streams, Comments: a.remote != nil, Model: name,
 		Choices: r.env.N, Idle: a.idleBound(), Most: r.a.o.Timing.PlainAnswer}
 }
 
@@ -238,6 +238,9 @@ func (a *attempt) assemble(r *answer.Answer) *openai.Error {
 	if !r.End || whole == nil {
 		return r.ForeignError()
 	}
+	if e := openai.WholeError(whole); e != nil { // a response that failed has its error within
+		return e
+	}
 	r.Begin, r.Events, a.assembled = whole, false, true
 	return nil
 }
@@ -274,7 +277,7 @@ func (a *attempt) recordFirstByte(now time.Time, plain bool) {
 	if !queued.Cold || queued.ColdStart == "" || !act.coldStarts.RememberFirstByte(queued.ColdStart, a.firstByteTook) {
 		return
 	}
-	metrics.ObserveFirstByte(act.o.Metrics, fn.Snapshot(), a.firstByteTook)
+	act.metricsOf(fn).ObserveFirstByte(fn.Snapshot().ColdStart, a.firstByteTook)
 	if act.o.OnFirstByte != nil {
 		act.o.OnFirstByte(fn.Name, queued.ColdStart, a.firstByteTook)
 	}

@@ -559,6 +559,53 @@ func TestRemoved(t *testing.T) {
 	})
 }
 
+// A request that ends after its function was removed makes no series of it again.
+func TestNoSeriesOfRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		remove := func() { w.act.Remove(testFunction("tiny").Name) }
+		check := func(what string, r result, status int) {
+			t.Helper()
+			synctest.Wait()
+			text, _, err := w.reg.Text("")
+			if r.status != status || r.err != nil || err != nil || strings.Contains(string(text), `model="`) {
+				t.Errorf("%s: %+v, %v\n%s", what, r, err, text)
+			}
+		}
+		w.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool { remove(); return goodAnswer(c, r, body) })
+		for what, body := range map[string]string{"a stream before its first byte": streamRequest, "a plain answer": plainRequest} {
+			w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+			check(what, w.post("/v1/chat/completions", body), 200)
+		}
+		w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool {
+			writeString(c, chunkHead)
+			chunk(c, event1)
+			synctest.Wait()
+			remove()
+			return chunk(c, event2+event3+eventDone) && writeString(c, "0\r\n\r\n")
+		})
+		w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		check("a stream in its middle", w.post("/v1/chat/completions", streamRequest), 200)
+		w.act.Publish(testFunction("tiny"))
+		go func() { time.Sleep(time.Second); remove() }()
+		check("a request that waits", w.post("/v1/chat/completions", plainRequest), 404)
+
+		w.newMembers(map[string]string{"a": "one", "b": "two", "judge": "both"})
+		w.engineAt("judge:1", func(c net.Conn, r *http.Request, body string) bool {
+			w.act.SetCompositions(nil)
+			return goodAnswer(c, r, body)
+		})
+		w.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b")})
+		if r := w.post("/v1/chat/completions", askPanel); r.status != 200 {
+			t.Errorf("%+v", r)
+		}
+		synctest.Wait()
+		if text, _, err := w.reg.Text(""); err != nil || strings.Contains(string(text), `model="panel"`) {
+			t.Errorf("a Composition: %v\n%s", err, text)
+		}
+	})
+}
+
 // Whatever pieces the engine's bytes come in, they go on as they came.
 func TestChunksAreForwardedUnchanged(t *testing.T) {
 	long := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", 600<<10) + `"},"finish_reason":null}]}` + "\n\n"

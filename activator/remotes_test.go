@@ -171,6 +171,7 @@ func TestRemoteIsRude(t *testing.T) {
 	short := func(r *functions.Remote) {
 		r.Spec.Timeouts.FirstToken, r.Spec.Timeouts.Idle = functions.Duration(50*time.Millisecond), functions.Duration(50*time.Millisecond)
 	}
+	withoutPath := func(r *functions.Remote) { r.Spec.URL = strings.TrimSuffix(r.Spec.URL, "/v1") }
 	for _, c := range []struct {
 		name   string
 		answer func(net.Conn, *http.Request, string) bool
@@ -199,6 +200,10 @@ func TestRemoteIsRude(t *testing.T) {
 		{"400", json("400", "", `{"error":{"message":"bad","code":"theirs"}}`), nil, 400, "theirs", "bad", false},
 		{"400 that repeats the key", json("400", "", `{"error":{"message":"Bearer `+testKey+`"}}`), nil, 400, "invalid_request", "refused", false},
 		{"404 in HTML", raw("HTTP/1.1 404 X\r\ncontent-type: text/html\r\ncontent-length: 4\r\n\r\n<br>"), nil, 404, "unknown_endpoint", "does not serve /v1/chat/completions", false},
+		{"404, a url without a path", json("404", "", `{"detail":"Not Found"}`), withoutPath, 404, "unknown_endpoint", "answers 404 at /chat/completions: Not Found; the url of most servers ends with /v1, such as https://127.0.0.1:", false},
+		{"405 without words, a url without a path", raw("HTTP/1.1 405 X\r\ncontent-length: 0\r\n\r\n"), withoutPath, 404, "unknown_endpoint", "answers 405 at /chat/completions; the url of most", false},
+		{"404 of a model, a url without a path", json("404", "", `{"error":{"message":"The model x does not exist"}}`), withoutPath, 404, "", "The model x does not exist", false},
+		{"a page, a url without a path", raw("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 4\r\n\r\n<br>"), withoutPath, 502, "engine_crashed", "no JSON but \\\"text/html\\\"; the url of most servers ends with /v1", true},
 		{"a thaw that loads", json("503", "retry-after: 7\r\n", `{"error":{"message":"loading","code":"model_loading"}}`), nil, 503, "model_loading", "loading", false},
 		{"no TLS", nil, func(r *functions.Remote) { r.Spec.URL = strings.Replace(r.Spec.URL, "127.0.0.1", "localhost", 1) }, 503, "service_unavailable", "certificate", true},
 		{"refused", nil, func(r *functions.Remote) { r.Spec.URL = "https://127.0.0.1:1/v1" }, 503, "service_unavailable", "refuses connections", true},

@@ -48,7 +48,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	if p.attempt.reply.Events {
 		res.Set("cache-control", "no-cache, no-transform")
 		res.Set("x-accel-buffering", "no")
-		res.Stream = &eventStream{x: p, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
+		res.Stream = &eventStream{request: p, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
 		return
 	}
 	if p.attempt.reply.End {
@@ -64,7 +64,7 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 		return
 	}
 	res.Length = p.attempt.reply.Length()
-	res.Stream = &bodyStream{x: p, status: up.Status}
+	res.Stream = &bodyStream{request: p, status: up.Status}
 }
 
 // withinThird bounds a period by a third of the client's timeout, where that is known, but for the
@@ -84,14 +84,14 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	res.Set("x-accel-buffering", "no")
 	if p.req.stream {
 		res.Set("content-type", "text/event-stream")
-		v := &eventStream{x: p, held: true, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
+		v := &eventStream{request: p, held: true, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
 		now := p.a.o.Now()
 		v.comment, v.noop = now, now.Add(p.a.o.Timing.Noop)
 		res.Stream = v
 		return
 	}
 	res.Set("content-type", "application/json")
-	res.Stream = &paddedBody{x: p, next: p.a.o.Now()}
+	res.Stream = &paddedBody{request: p, next: p.a.o.Now()}
 }
 
 // eventStream is the body of an event stream: comments and no-op chunks while it is
@@ -102,9 +102,9 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 // frame never lands inside one. The end mark is kept until the engine's body has
 // ended, so that both go out in one write.
 type eventStream struct {
-	x    *proxyRequest
-	seen openai.Stream
-	held bool // the head went out before the engine's first byte
+	request *proxyRequest
+	seen    openai.Stream
+	held    bool // the head went out before the engine's first byte
 
 	comment, noop time.Time // when the next is due
 
@@ -133,16 +133,16 @@ func (s *eventStream) Read(p []byte) (int, error) {
 		if s.end != nil {
 			return 0, s.end
 		}
-		switch s.x.phase {
+		switch s.request.phase {
 		case waiting, sent:
 			s.awaitFirstByte()
 		case engineAnswered:
 			s.forward()
 		case refused:
-			s.endWithError(s.x.fail)
+			s.endWithError(s.request.fail)
 		case clientLeft:
 			s.end = errAbort
-			s.x.finish(499, "client_left")
+			s.request.finish(499, "client_left")
 		}
 	}
 }
@@ -158,16 +158,16 @@ func (s *eventStream) Close() error {
 	if s.seen.Done && !s.seen.Failed {
 		code, reason = 200, ""
 	}
-	s.x.attempt.tokens.Usage = s.seen.Usage
-	s.x.finish(code, reason)
-	s.x.a.buffers.Put(s.buf) // no read can follow
+	s.request.attempt.tokens.Usage = s.seen.Usage
+	s.request.finish(code, reason)
+	s.request.a.buffers.Put(s.buf) // no read can follow
 	s.buf, s.out = nil, nil
 	return nil
 }
 
 // awaitFirstByte waits for the engine's first byte and writes comments meanwhile.
 func (s *eventStream) awaitFirstByte() {
-	p := s.x
+	p := s.request
 	now := p.a.o.Now()
 	if !now.Before(s.comment) {
 		s.writeComment(now)
@@ -190,7 +190,7 @@ func (s *eventStream) awaitFirstByte() {
 // writeComment writes a comment and sets when the next is due, with a jitter, so that
 // ten thousand streams do not write at once.
 func (s *eventStream) writeComment(now time.Time) {
-	p := s.x
+	p := s.request
 	if p.attempt.loadingAdapter.Load() {
 		s.out = openai.Comment(s.out[:0], functions.Loading.Word(), -1, -1, -1)
 	} else {
@@ -202,7 +202,7 @@ func (s *eventStream) writeComment(now time.Time) {
 
 // forward reads the next part of the engine's stream.
 func (s *eventStream) forward() {
-	p := s.x
+	p := s.request
 	r := &p.attempt.reply
 	if !r.Events {
 		s.endWithEngineError()
@@ -247,11 +247,11 @@ func (s *eventStream) forward() {
 
 // limitSilence sets how long the engine may be silent from now on.
 func (s *eventStream) limitSilence() {
-	bound := s.x.attempt.idleBound()
-	if s.seen.Finished && s.x.req.env.N == 1 || s.seen.Done {
+	bound := s.request.attempt.idleBound()
+	if s.seen.Finished && s.request.req.env.N == 1 || s.seen.Done {
 		bound = min(bound, answer.FinishedIdle)
 	}
-	s.x.attempt.reply.Response.LimitSilence(bound)
+	s.request.attempt.reply.Response.LimitSilence(bound)
 }
 
 func (s *eventStream) forwardWhole() {
@@ -269,25 +269,28 @@ func (s *eventStream) forwardWhole() {
 
 // pass passes on whole events, but keeps the end mark back.
 func (s *eventStream) pass(p []byte) {
-	if x := s.x; !x.attempt.tokens.Asked && x.attempt.stripsUsage() { // their tokens are to be estimated
-		x.attempt.tokens.Events += int64(bytes.Count(p, []byte("data:")))
+	if request := s.request; !request.attempt.tokens.Asked && request.attempt.stripsUsage() { // their tokens are to be estimated
+		request.attempt.tokens.Events += int64(bytes.Count(p, []byte("data:")))
 	}
 	was, failed := s.seen.Done, s.seen.Failed
 	s.out = s.seen.Pass(p)
 	if s.seen.InLines {
 		s.out = openai.JoinData(s.out)
 	}
+	if s.seen.Doubled {
+		s.out = openai.SingleData(s.out)
+	}
 	if s.seen.Failed && !failed {
-		s.out = openai.FrameErrors(s.out, s.x.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
+		s.out = openai.FrameErrors(s.out, s.request.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
 		s.died = s.died || answer.EngineDied(s.out)
 	}
-	if s.x.req.endpoint.Path == "/v1/responses" {
+	if s.request.req.endpoint.Path == "/v1/responses" {
 		s.sequence = openai.NextSequence(s.out, s.sequence)
 	}
-	if s.seen.Token && s.x.attempt.tokens.FirstTook == 0 {
-		s.x.attempt.recordFirstToken()
+	if s.seen.Token && s.request.attempt.tokens.FirstTook == 0 {
+		s.request.attempt.recordFirstToken()
 	}
-	if s.seen.Done && !was && s.x.req.endpoint.Usage {
+	if s.seen.Done && !was && s.request.req.endpoint.Usage {
 		if i := bytes.LastIndex(s.out, []byte("[DONE]")); i >= 0 {
 			i = bytes.LastIndexByte(s.out[:i], '\n') + 1
 			s.out, s.mark = s.out[:i], s.out[i:]
@@ -298,7 +301,7 @@ func (s *eventStream) pass(p []byte) {
 // readPastMark waits, up to a second, for the end of a body whose end mark has come,
 // so that the connection can be used again and mark and end go out in one write.
 func (s *eventStream) readPastMark() {
-	p := s.x
+	p := s.request
 	if !p.attempt.reply.End {
 		s.mark = bytes.Clone(s.mark)
 		p.attempt.reply.ReadOut(s.buf) // bytes after the end mark are ignored
@@ -308,7 +311,7 @@ func (s *eventStream) readPastMark() {
 
 // engineEnded ends a stream whose engine has ended, cleanly or not.
 func (s *eventStream) engineEnded(err error) {
-	p := s.x
+	p := s.request
 	if s.lo < s.hi && s.mark == nil && len(s.out) == 0 && !s.oversized {
 		s.passLast(err == io.EOF)
 	}
@@ -341,6 +344,9 @@ func (s *eventStream) engineEnded(err error) {
 		s.endWithError(openai.New(openai.ShuttingDown, "The server shut down before the answer was complete."))
 	default:
 		e, blamed := p.reportBreak(err)
+		if len(s.seen.Said) > 0 && !s.seen.Token {
+			e.Message += " It wrote: " + functions.Clip(string(s.seen.Said))
+		}
 		if p.attempt.remote != nil {
 			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
 		}
@@ -366,7 +372,7 @@ func (s *eventStream) passLast(clean bool) {
 // countEngineError notes an error that the engine sent in the middle of an answer: it
 // is no success, though [DONE] may follow and the connection end cleanly.
 func (s *eventStream) countEngineError() {
-	p := s.x
+	p := s.request
 	if s.died && p.attempt.remote == nil {
 		p.suspicion.countCrash(nil, p.a.o.Now())
 	}
@@ -374,7 +380,7 @@ func (s *eventStream) countEngineError() {
 }
 
 func (s *eventStream) endWithError(e *openai.Error) {
-	p := s.x
+	p := s.request
 	out := append([]byte(nil), s.out...)
 	if s.oversized { // the frame must not become part of the event that has begun
 		out = append(out, "\n\n"...)
@@ -387,7 +393,7 @@ func (s *eventStream) endWithError(e *openai.Error) {
 // endWithEngineError sends an engine's error as a frame, because the head has been sent; or
 // that of an answer that cannot be streamed.
 func (s *eventStream) endWithEngineError() {
-	p := s.x
+	p := s.request
 	p.reason = "engine_answered"
 	s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
 }
@@ -401,38 +407,38 @@ func scanUsage(body []byte) openai.Usage {
 
 // bodyStream is the body of an answer that is too large or too slow to be buffered.
 type bodyStream struct {
-	x      *proxyRequest
-	scan   openai.UsageScan
-	status int
+	request *proxyRequest
+	scan    openai.UsageScan
+	status  int
 }
 
 func (s *bodyStream) Read(p []byte) (n int, err error) {
-	x := s.x
-	if b := x.attempt.reply.Begin; len(b) > 0 {
+	request := s.request
+	if b := request.attempt.reply.Begin; len(b) > 0 {
 		n = copy(p, b)
-		x.attempt.reply.Begin = b[n:]
+		request.attempt.reply.Begin = b[n:]
 	} else {
-		n, err = x.attempt.reply.Read(p)
+		n, err = request.attempt.reply.Read(p)
 	}
 	s.scan.Observe(p[:n])
 	switch {
 	case err == io.EOF:
-		x.attempt.tokens.Usage = s.scan.Usage()
-		x.finish(s.status, "")
+		request.attempt.tokens.Usage = s.scan.Usage()
+		request.finish(s.status, "")
 	case err != nil:
-		if context.Cause(x.req.source.context()) == nil {
-			e, _ := x.reportBreak(err)
-			x.finish(502, string(e.Code))
+		if context.Cause(request.req.source.context()) == nil {
+			e, _ := request.reportBreak(err)
+			request.finish(502, string(e.Code))
 		}
 		err = errAbort
 	default:
-		x.attempt.reply.Response.LimitSilence(x.attempt.idleBound())
+		request.attempt.reply.Response.LimitSilence(request.attempt.idleBound())
 	}
 	return n, err
 }
 
 func (s *bodyStream) Close() error {
-	s.x.finish(499, "client_left")
+	s.request.finish(499, "client_left")
 	return nil
 }
 
@@ -440,15 +446,15 @@ func (s *bodyStream) Close() error {
 // engine's JSON. A failure cuts the connection, because most clients raise nothing for
 // a 200 with an error in it.
 type paddedBody struct {
-	x    *proxyRequest
-	next time.Time
-	out  []byte
-	rest *bodyStream
-	end  error
+	request *proxyRequest
+	next    time.Time
+	out     []byte
+	rest    *bodyStream
+	end     error
 }
 
 func (b *paddedBody) Read(p []byte) (int, error) {
-	x := b.x
+	request := b.request
 	for {
 		if len(b.out) > 0 {
 			n := copy(p, b.out)
@@ -460,45 +466,45 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 		if b.end != nil {
 			return 0, b.end
 		}
-		switch x.phase {
+		switch request.phase {
 		case waiting, sent:
-			if now := x.a.o.Now(); !now.Before(b.next) {
-				b.next = now.Add(withinThird(x.a.o.Timing.PadEvery, x.wait.timeouts.Wait, 100*time.Millisecond))
+			if now := request.a.o.Now(); !now.Before(b.next) {
+				b.next = now.Add(withinThird(request.a.o.Timing.PadEvery, request.wait.timeouts.Wait, 100*time.Millisecond))
 				b.out = []byte{'\n'}
 				continue
 			}
-			x.advance(b.next, true)
+			request.advance(b.next, true)
 		case engineAnswered:
-			if x.attempt.reply.Response.Status >= 300 || x.attempt.reply.Encoding != "" {
+			if request.attempt.reply.Response.Status >= 300 || request.attempt.reply.Encoding != "" {
 				b.end = errAbort
-				x.finish(502, "engine_answered")
+				request.finish(502, "engine_answered")
 				continue
 			}
-			if !x.attempt.reply.End { // too large to be buffered
+			if !request.attempt.reply.End { // too large to be buffered
 				if b.rest == nil {
-					b.rest = &bodyStream{x: x, status: 200}
+					b.rest = &bodyStream{request: request, status: 200}
 				}
 				n, err := b.rest.Read(p)
 				b.end = err
 				return n, err
 			}
-			x.attempt.tokens.Usage = scanUsage(x.attempt.reply.Begin)
-			b.out, b.end = x.attempt.reply.Begin, io.EOF
+			request.attempt.tokens.Usage = scanUsage(request.attempt.reply.Begin)
+			b.out, b.end = request.attempt.reply.Begin, io.EOF
 			if len(b.out) == 0 {
 				b.out = []byte{'\n'}
 			}
-			x.finish(200, "")
+			request.finish(200, "")
 		case refused:
 			b.end = errAbort
-			x.finish(x.fail.Status, string(x.fail.Code))
+			request.finish(request.fail.Status, string(request.fail.Code))
 		case clientLeft:
 			b.end = errAbort
-			x.finish(499, "client_left")
+			request.finish(499, "client_left")
 		}
 	}
 }
 
 func (b *paddedBody) Close() error {
-	b.x.finish(499, "client_left")
+	b.request.finish(499, "client_left")
 	return nil
 }

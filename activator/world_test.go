@@ -52,12 +52,41 @@ type testEnv struct {
 	reported     map[string]Demand // since takeDemand, by name
 	atWake       Demand            // reported of the function before the last Wake
 	firstTokens  int
+	born         time.Time
+	calls        []moment // of the platform
+	known        map[string]Demand
+}
+
+// called notes a call of the platform, with what was reported of the function before. mu is held.
+func (e *testEnv) called(what string, name functions.Name) {
+	at := time.Since(e.born)
+	e.calls = append(e.calls, moment{at, fmt.Sprintf("%s %s", what, e.demandOf(e.known[name.Name]))})
+}
+
+func (e *testEnv) demandOf(d Demand) string {
+	text := d.Name.String() + ":"
+	add := func(what string, n any, is bool) {
+		if is {
+			text += fmt.Sprintf(" %s %v", what, n)
+		}
+	}
+	since := func(at time.Time) time.Duration { return at.Sub(e.born).Round(time.Millisecond) }
+	add("active", d.Active, d.Active != 0)
+	add("queued", d.Queued, d.Queued != 0)
+	add("oldest", since(d.Oldest), !d.Oldest.IsZero())
+	add("ended", since(d.LastEnd), !d.LastEnd.IsZero())
+	add("low active", d.Low.Active, d.Low.Active != 0)
+	add("low queued", d.Low.Queued, d.Low.Queued != 0)
+	add("low ended", since(d.Low.LastUse), !d.Low.LastUse.IsZero())
+	add("in flight", d.InFlight, len(d.InFlight) > 0)
+	return text
 }
 
 func (e *testEnv) Wake(name functions.Name) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.wakes++
+	e.called("wake", name)
 	e.atWake = e.reported[name.Name]
 	if e.onWake != nil {
 		go e.onWake()
@@ -73,6 +102,11 @@ func (e *testEnv) Demand(ds ...Demand) {
 			e.reported = map[string]Demand{}
 		}
 		e.reported[d.Name.Name] = d
+		if e.known == nil {
+			e.known = map[string]Demand{}
+		}
+		e.known[d.Name.Name] = d
+		e.called("demand", d.Name)
 	}
 }
 
@@ -86,10 +120,11 @@ func (e *testEnv) takeDemand() map[string]Demand {
 	return ds
 }
 
-func (e *testEnv) Nudge(functions.Name) {
+func (e *testEnv) Nudge(name functions.Name) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.nudges++
+	e.called("nudge", name)
 }
 
 func (e *testEnv) ReportFailure(_ functions.Name, replica, problem string) {
@@ -112,7 +147,7 @@ func (e *testEnv) count(description *int) int {
 
 // newTestEnv must be called in a bubble; it ends with the test.
 func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
-	w := &testEnv{t: t, up: map[string]*engine{}, reg: telemetry.New(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
+	w := &testEnv{t: t, born: time.Now(), up: map[string]*engine{}, reg: telemetry.New(), logs: &bytes.Buffer{}, ln: newMemoryListener()}
 	keys, err := auth.Open(filepath.Join(t.TempDir(), "keys.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -220,6 +255,7 @@ func (m *memoryListener) dial(ctx context.Context) (net.Conn, error) {
 // returns false the connection dies.
 type engine struct {
 	mu     sync.Mutex
+	opened int
 	conns  map[net.Conn]bool
 	dead   bool
 	seen   []seen
@@ -249,6 +285,7 @@ func (e *engine) dial() (net.Conn, error) {
 	if e.dead {
 		return nil, syscall.ECONNREFUSED
 	}
+	e.opened++
 	e.conns[b] = true
 	go e.serve(b)
 	return a, nil

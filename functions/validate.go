@@ -159,7 +159,14 @@ func (p *problems) checkEngine(s *ModelSpec) {
 	if s.Engine == "" {
 		p.add("spec.engine", "one of "+joinWords(Engines), "an engine is needed")
 	}
-	checkWord(p, "spec.engine", "engine", s.Engine, Engines)
+	switch list := joinWords(Engines); {
+	case s.Engine == "" || slices.Contains(Engines, s.Engine):
+	case len(Nearest(string(s.Engine), wordsOf(Engines), 1)) > 0:
+		checkWord(p, "spec.engine", "engine", s.Engine, Engines)
+	default:
+		const other = "another server is engine: command with args: [PROGRAM, --port, \"{port}\"]; one that runs already is kind: Remote"
+		p.add("spec.engine", other+"; or one of "+list, "%q is no engine thaw knows", Clip(string(s.Engine)))
+	}
 	if s.Engine == EngineCommand {
 		if s.Health != "" && (!strings.HasPrefix(s.Health, "/") || !printable(s.Health) || strings.ContainsAny(s.Health, " #")) {
 			p.add("spec.health", "such as /health", "%q is no path", Clip(s.Health))

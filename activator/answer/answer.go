@@ -141,7 +141,7 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 			n += m
 			r.convertLineEnds(r.Begin[:n])
 		}
-		r.Events = isEvents(res) || beginsEvents(r.Begin[:n])
+		r.Events = isEvents(res) && !beginsObject(r.Begin[:n]) || beginsEvents(r.Begin[:n])
 		if r.Begin, r.End = r.Begin[:n], err == io.EOF; r.Events && (n > 0 || err == nil) {
 			return r
 		}
@@ -220,7 +220,9 @@ func beginsEvents(p []byte) bool {
 }
 
 // beginsObject reports whether a body begins as JSON's objects do.
-func beginsObject(p []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(p, " \t\r\n"), []byte("{")) }
+func beginsObject(p []byte) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(bytes.TrimPrefix(p, []byte("\ufeff")), " \t\r\n"), []byte("{"))
+}
 
 // Buffers is the pool of read buffers of streams.
 type Buffers struct{ pool sync.Pool }

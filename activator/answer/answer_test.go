@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,9 @@ func TestAsk(t *testing.T) {
 // TestNotHTTP: an answer that is not HTTP is named with what is wrong with it.
 func TestNotHTTP(t *testing.T) {
 	why := fmt.Errorf("%w: its content-length is %q", upstream.ErrProtocol, "5x")
+	if _, kind, e := DescribeFailure(io.ErrUnexpectedEOF, false); kind != "cut" || !strings.Contains(e.Message, "before it wrote anything") {
+		t.Errorf("a stream without an event: %s, %v", kind, e)
+	}
 	for _, x := range []struct {
 		cause error
 		words string
@@ -93,6 +97,7 @@ func TestError(t *testing.T) {
 		{405, `{"detail":"Method Not Allowed"}`, "unknown_endpoint", "The engine of this model does not serve /v1/score: Method Not Allowed"},
 		{404, `{"detail":"The model x does not exist"}`, "not_found", "The model x does not exist"},
 		{404, `{"error":{"message":"Not Found"}}`, "not_found", "Not Found"},
+		{404, `{"error":{"code":404,"message":"File Not Found"}}`, "unknown_endpoint", "The engine of this model does not serve /v1/score: File Not Found"},
 		{418, "teapot", "invalid_request", "teapot"},
 	} {
 		a := Answer{Response: &upstream.Response{Status: x.status}, Begin: []byte(x.body), End: true}

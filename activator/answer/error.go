@@ -21,7 +21,8 @@ func (a *Answer) Error(path string, now time.Time) *openai.Error {
 		status = 502
 	}
 	e := openai.EngineError(status, up.Header, a.Begin, now)
-	if (up.Status == 404 || up.Status == 405) && e.JSON == nil && isBareStatus(e.Message) {
+	if (up.Status == 404 || up.Status == 405) && (e.JSON == nil && isBareStatus(e.Message) || e.Message == "File Not Found") { // of llama.cpp
+		e.JSON = nil
 		e.Code, e.Type = openai.UnknownEndpoint, "invalid_request_error"
 		e.Message = "The engine of this model does not serve " + path + ": " + e.Message
 	}

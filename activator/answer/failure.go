@@ -41,11 +41,11 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 		return redirectError(a.Response), nil
 	case a.Response.Status >= 500 && a.End && EngineDied(a.Begin):
 		return nil, &EngineError{}
-	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && at.Streams && !a.Events && isNoAnswer(a.Begin):
+	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && !at.Media() && !a.Events && isNoAnswer(a.Begin):
 		return a.ForeignError(), nil
-	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !(at.Usage && a.End):
+	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !a.End:
 		return nil, nil
-	case a.Events && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
+	case a.Events && stream && !at.Usage && bytes.Contains(a.Begin, []byte("event:")):
 		return nil, nil // an error has an event of the endpoint's own, which passes
 	case a.Events:
 		begin := a.Begin
@@ -65,7 +65,11 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 	case !a.End:
 		return nil, nil
 	}
-	if e := openai.WholeError(a.Begin); e != nil {
+	e := openai.WholeError(a.Begin)
+	if e == nil && at.Usage {
+		e = openai.WordsAlone(a.Begin)
+	}
+	if e != nil && (stream || at.Path != "/v1/responses") { // there it is a member of answers
 		return e, nil
 	}
 	if !stream {
@@ -81,17 +85,24 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 
 // isNoAnswer reports whether a whole body is nothing, or a page, such as that of a proxy's login.
 func isNoAnswer(body []byte) bool {
-	body = bytes.TrimSpace(body)
-	return len(body) == 0 || body[0] == '<'
+	switch body = bytes.TrimSpace(body); string(body) {
+	case "", "null", "[]", "{}":
+		return true
+	}
+	return body[0] == '<'
 }
 
 // ForeignError is the error of an answer that a client of the endpoint cannot read although its
 // status is that of a success.
 func (a *Answer) ForeignError() *openai.Error {
 	e := openai.EngineError(502, nil, a.Begin, time.Time{}).Final()
-	what := "an empty body"
-	if len(bytes.TrimSpace(a.Begin)) > 0 {
-		what = cmp.Or(functions.Clip(a.Response.Header("content-type")), "no media type") + ": " + functions.Clip(e.Message)
+	what, words := "an empty body", e.Message
+	if body := bytes.TrimSpace(a.Begin); len(body) > 0 {
+		if len(body) <= len("null") {
+			words = string(body)
+		}
+		kind := cmp.Or(functions.Clip(a.Response.Header("content-type")), "no media type")
+		what = kind + ": " + functions.Clip(words) + " (no answer of OpenAI's API)"
 	}
 	e.Message = fmt.Sprintf("The engine answered with status %d and %s", a.Response.Status, what)
 	e.JSON = nil
@@ -117,6 +128,9 @@ const (
 func DescribeFailure(err error, hung bool) (problem, kind string, e *openai.Error) {
 	var frame *EngineError
 	switch {
+	case err == io.ErrUnexpectedEOF:
+		return "it ended a stream without an event", "cut",
+			openai.New(openai.EngineCrashed, "The engine ended its answer before it wrote anything of it.")
 	case hung:
 		return "it said nothing within the deadline for its first token", "hung", openai.New(openai.EngineHung, "")
 	case errors.As(err, &frame):

@@ -24,7 +24,7 @@ func (a Answer) readStream(want *Want) Answer {
 	limit := time.Now().Add(want.Most)
 	for len(a.Begin) < maxUnstreamed {
 		idle := want.Idle
-		if seen.Finished && want.Choices == 1 {
+		if seen.Finished && want.Choices == 1 || len(seen.Said) > 0 && !seen.Token {
 			idle = min(idle, FinishedIdle)
 		}
 		a.Response.LimitSilence(idle)
@@ -74,9 +74,15 @@ func (a Answer) streamEnded(seen *openai.Stream, want *Want, err error) Answer {
 		a.Begin = errorEvent(a.Begin)
 		a.Began = len(a.Begin) < before
 	case seen.Done, seen.Finished && err == io.EOF, seen.Finished && want.Choices == 1 && errors.Is(err, upstream.ErrSilent):
+	case err == io.EOF && beginsObject(a.Begin): // JSON under the media type of a stream
+		a.Events = false
 	default:
 		if err == io.EOF && len(a.Begin) == 0 {
 			err = io.ErrUnexpectedEOF
+		}
+		if len(seen.Said) > 0 && !seen.Token { // words in place of tokens
+			a.Begin = slices.Concat([]byte("event: error\ndata: "), seen.Said, []byte("\n\n"))
+			break
 		}
 		a.Response.Close()
 		return Answer{Err: err, Begin: a.Begin}

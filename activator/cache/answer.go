@@ -204,7 +204,7 @@ func readEvents(body []byte) (chunks [][]byte, marked bool) {
 		switch {
 		case marked:
 			return chunks, false
-		case string(data) == "[DONE]" || string(data) == "DONE":
+		case strings.EqualFold(strings.Trim(string(data), "[]"), "done"):
 			marked = len(chunks) > 0
 		case ok && data.Compact() == nil && data.Kind() == '{':
 			if !isNoop(data) {

@@ -27,7 +27,7 @@ func plainOf(path string, chunks [][]byte, usage []byte, guess bool) []byte {
 				for _, c := range list {
 					choice := membersOf(c)
 					i, err := strconv.Atoi(string(value(choice, "index")))
-					if err != nil {
+					if err != nil && (!guess || !isNull(value(choice, "index"))) { // some engines with one choice leave it out
 						return nil
 					}
 					if choices[i] == nil {
@@ -105,7 +105,10 @@ func (c *collected) add(choice []member) bool {
 		case "index":
 		case "text":
 			ok = c.addText(m)
-		case "delta", "message": // some engines send the whole message as one event
+		case "delta", "message": // some engines send the whole message as one event, or its text alone
+			if c.guess && m.value.Kind() == '"' {
+				ok = c.addText(member{"content", m.value})
+			}
 			for _, d := range membersOf(m.value) {
 				switch d.name {
 				case "role", "content", "reasoning_content", "reasoning", "refusal":

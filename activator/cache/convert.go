@@ -158,7 +158,10 @@ func isNoop(chunk []byte) bool {
 // Engines in Python may write numbers that JSON does not have, pieces of characters, and JSON
 // in lines.
 func PlainOf(path string, events []byte) []byte {
-	events = bytes.TrimPrefix(events, []byte("\ufeff"))
+	if path != pathChat && path != pathCompletions {
+		return openai.CollectWhole(path, events)
+	}
+	events = openai.SingleData(bytes.TrimPrefix(events, []byte("\ufeff")))
 	if plain := collectEvents(path, events); plain != nil {
 		return plain
 	}

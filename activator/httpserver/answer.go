@@ -24,7 +24,7 @@ func (c *conn) refuse(e *openai.Error) {
 	b := appendLastAnswer(nil, &res, c.s.date.now(time.Now()))
 	waits := c.slot.place != beyond || c.slot.refuse()
 	if _, err := c.out.write(b); err == nil && waits {
-		HalfClose(c.Conn)
+		halfCloseAndDrain(c.Conn, closeDrainBytes, c.slot.all.delay)
 	}
 }
 

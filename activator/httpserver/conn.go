@@ -180,7 +180,7 @@ func (c *conn) Close() error {
 	c.state.stopWatch(ErrGone)
 	switch {
 	case c.rejected:
-		halfCloseAndDrain(c.Conn, rejectDrainBytes)
+		halfCloseAndDrain(c.Conn, rejectDrainBytes, closeDelay)
 	case c.failureSent:
 		HalfClose(c.Conn)
 	}

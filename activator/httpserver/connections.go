@@ -24,6 +24,7 @@ import (
 type Connections struct {
 	max, perAddress int
 	count           func(labels ...string)
+	delay           time.Duration // for the client to read a refusal; closeDelay but in a test
 
 	mu        sync.Mutex
 	open      map[*Slot]struct{}
@@ -79,7 +80,7 @@ func NewConnections(max, perAddress int, count func(labels ...string)) *Connecti
 }
 
 func unboundedConnections() *Connections {
-	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, open: map[*Slot]struct{}{},
+	return &Connections{max: math.MaxInt, perAddress: math.MaxInt, count: func(...string) {}, delay: closeDelay, open: map[*Slot]struct{}{},
 		addresses: map[netip.Prefix]int{}, beyond: map[netip.Prefix]int{}}
 }
 
@@ -118,7 +119,7 @@ func (c *Connections) linger(nc net.Conn) {
 	c.lingering = append(c.lingering, nc)
 	c.endLingering(c.maxRefused())
 	c.mu.Unlock()
-	time.AfterFunc(closeDelay, func() {
+	time.AfterFunc(c.delay, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if i := slices.Index(c.lingering, nc); i >= 0 {

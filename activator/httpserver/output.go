@@ -86,15 +86,15 @@ func (o *output) resetOnClose() {
 
 // HalfClose sends FIN and waits a moment for the client to end the connection: closing
 // it over unread bytes would reset it, and what was sent last be lost.
-func HalfClose(c net.Conn) { halfCloseAndDrain(c, closeDrainBytes) }
+func HalfClose(c net.Conn) { halfCloseAndDrain(c, closeDrainBytes, closeDelay) }
 
-// halfCloseAndDrain reads and drops at most drain bytes while it waits.
-func halfCloseAndDrain(c net.Conn, drain int64) {
+// halfCloseAndDrain reads and drops at most drain bytes while it waits, for at most d.
+func halfCloseAndDrain(c net.Conn, drain int64, d time.Duration) {
 	half, ok := c.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
-	end := time.Now().Add(closeDelay)
+	end := time.Now().Add(d)
 	c.SetReadDeadline(end)
 	if n, _ := io.CopyN(io.Discard, c, drain); n == drain {
 		time.Sleep(time.Until(end)) // the client may read the answer; what it sends stays in its socket

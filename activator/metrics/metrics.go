@@ -150,12 +150,12 @@ func ObserveColdStart(sink Sink, before, f *snapshot.Snapshot) {
 	}
 }
 
-// ObserveFirstByte observes the last phase of a cold start of f, up to the first byte.
-func ObserveFirstByte(sink Sink, f *snapshot.Snapshot, took time.Duration) {
-	var tier functions.Tier
-	if f.ColdStart != nil {
-		tier = f.ColdStart.Tier
+// ObserveFirstByte observes the last phase of a cold start, up to the first byte; t may be nil.
+func (f *Function) ObserveFirstByte(t *functions.Timeline, took time.Duration) {
+	source := "unknown"
+	if t != nil {
+		source = cmp.Or(string(t.Tier), source)
 	}
-	source, name := cmp.Or(string(tier), "unknown"), f.PublicName()
-	sink.Series("thaw_cold_start_phase_seconds", name.Name, name.Team, string(functions.PhaseFirstToken), source, "ready")(took.Seconds())
+	phase := string(functions.PhaseFirstToken)
+	f.sink.Series("thaw_cold_start_phase_seconds", f.Name.Name, f.Name.Team, phase, source, "ready")(took.Seconds())
 }

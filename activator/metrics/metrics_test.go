@@ -90,6 +90,6 @@ func TestColdStart(t *testing.T) {
 		})
 	}
 	s := newSums()
-	ObserveFirstByte(s, none, 2*time.Second)
+	New(s, modelA).ObserveFirstByte(nil, 2*time.Second)
 	s.expect(t, map[string]float64{fmt.Sprintf("thaw_cold_start_phase_seconds{m,a,%s,unknown,ready}", functions.PhaseFirstToken): 2})
 }

@@ -36,8 +36,8 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	}
 	kind := res.Header("content-type")
 	events, isJSON := strings.HasPrefix(kind, "text/event-stream"), strings.HasPrefix(kind, "application/json")
-	if !events && !isJSON && !isMedia(c.request.Endpoint) {
-		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)))
+	if at := openai.FindEndpoint(c.request.Endpoint); !events && !isJSON && !(at != nil && at.Media()) {
+		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)) + c.pathHint())
 	}
 	if isJSON && whole && !jsontext.Value(bytes.TrimSpace(body)).IsValid() {
 		return c.garbage("its answer is no JSON")
@@ -60,9 +60,6 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	}
 	return nil
 }
-
-// isMedia reports whether an endpoint answers with other things than JSON too.
-func isMedia(endpoint string) bool { return strings.HasPrefix(endpoint, "/v1/audio/") }
 
 // Fail notes a failure of the other side, such as an answer that broke off in its middle.
 func (c *Call) Fail(problem string) { c.proved, c.problem = failed, problem }
@@ -139,10 +136,18 @@ func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
 	default:
 		c.proved = good
 	}
-	if c.passes(body, whole) {
-		return nil
+	passes := c.passes(body, whole)
+	if hint := c.pathHint(); hint != "" && (status == 404 || status == 405) && !bytes.Contains(body, []byte("model")) {
+		_, path := c.t.path(c.request.Endpoint)
+		words := ""
+		if passes && len(bytes.TrimSpace(body)) > 0 {
+			words = ": " + functions.Clip(openai.EngineError(status, nil, body, time.Time{}).Message)
+		}
+		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` answers %d at %s%s%s.", name, status, path, words, hint))
 	}
 	switch {
+	case passes:
+		return nil
 	case status == 404 || status == 405:
 		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s.", name, c.request.Endpoint))
 	case status == 429:
@@ -156,6 +161,14 @@ func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
 		return c.t.unavailable(fmt.Sprintf("it answers with status %d", status)).After(c.RetryAfter())
 	}
 	return c.broken(fmt.Sprintf("it answers with status %d", status))
+}
+
+// pathHint is what may be wrong with a url that has no version in its path; "" it has one.
+func (c *Call) pathHint() string {
+	if strings.Contains(c.t.prefix, "/v") {
+		return ""
+	}
+	return "; the url of most servers ends with /v1, such as " + strings.TrimRight(functions.Clip(c.t.spec.Spec.URL), "/") + "/v1"
 }
 
 // passes reports whether the body of an error may go to the client, in the other side's

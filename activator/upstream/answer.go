@@ -192,8 +192,11 @@ func (a *answer) readOneHead(res *Response) error {
 		a.headBuf = append(append(a.headBuf, name...), value...)
 		a.spans = append(a.spans, fieldSpan{at, at + len(name), at + len(name), len(a.headBuf)})
 	}
-	if a.chunked && (old || a.remain >= 0) {
-		return protocolError("it has chunks where it may not")
+	switch {
+	case a.chunked && old:
+		return protocolError("it has chunks, which HTTP/1.0 does not have")
+	case a.chunked && a.remain >= 0:
+		return protocolError("it has both a content-length and a transfer-encoding: a server that copies the fields of another leaves both out")
 	}
 	if status < 200 {
 		return nil

@@ -20,6 +20,7 @@ const (
 var journalAnswers = map[string][]any{
 	"/ok":           {okHello},
 	"/soon":         {100 * time.Millisecond, okHello},
+	"/seconds":      {5 * second, okHello},
 	"/minute":       {time.Minute, okHello},
 	"/quarter":      {15 * time.Minute, okHello},
 	"/never":        {24 * time.Hour},
@@ -49,13 +50,20 @@ var journalAnswers = map[string][]any{
 	"/gone":         {"HTTP/1.1 308 P\r\nlocation: /gone/\r\ncontent-length: 2\r\n\r\nno"},
 	"/gone/":        {"HTTP/1.1 307 T\r\nlocation: /gone\r\ncontent-length: 2\r\n\r\nno"},
 	"/refuses":      {"unread", "HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", ends{}},
+	"/late end":     {headChunked + "1\r\na\r\n0\r\n", second, "\r\n"},
+	"/late trailer": {headChunked + "1\r\na\r\n0\r\nx: y\r\n", second, "\r\n"},
+	"/more":         {okHello + "more"},
 	"/reads slowly": {"unread", time.Hour},
+	"/reads late":   {"unread", 300 * time.Millisecond, reads{}, okHello},
+	"/dies read":    {"unread", 300 * time.Millisecond, reads{}, ends{}},
+	"/dies read#2":  {"unread", 300 * time.Millisecond, reads{}, 100 * time.Millisecond, okHello},
 }
 
 // journals are the scenes of TestJournals.
 var journals = map[string]func(w *wire){
 	"answers": func(w *wire) {
-		for _, path := range []string{"/ok", "/fields", "/informs", "/none", "/close", "/old", "/stream", "/ok"} {
+		for _, path := range []string{"/ok", "/fields", "/informs", "/none", "/close", "/old", "/stream", "/late%20end",
+			"/late%20trailer", "/ok"} {
 			w.get(path, 20*second)
 		}
 	},
@@ -123,6 +131,15 @@ var journals = map[string]func(w *wire){
 		w.read(w.do(context.Background(), Request{Path: "/reads%20slowly", Body: body}))
 		w.get("/ok", 0)
 	},
+	"bodies that are read late": func(w *wire) {
+		post := func(path string, size int) {
+			w.read(w.do(context.Background(), Request{Path: path, Body: [][]byte{[]byte(strings.Repeat("b", size))}}))
+			w.peer()
+		}
+		post("/reads%20late", 3<<20)
+		post("/dies%20read", oneWrite+1)
+		post("/dies%20read", oneWrite)
+	},
 	"bodies long after others": func(w *wire) {
 		w.client.o.IdleTimeout = time.Hour
 		for _, d := range []time.Duration{10 * second, 10 * second, time.Minute} {
@@ -131,29 +148,8 @@ var journals = map[string]func(w *wire){
 		}
 		w.get("/ok", 0)
 	},
-	"cancelled": func(w *wire) {
-		leave := func(path string, after time.Duration) {
-			ctx, cancel := context.WithCancelCause(context.Background())
-			if after == 0 {
-				cancel(errors.New("the client left"))
-			} else {
-				defer time.AfterFunc(after, func() { cancel(errors.New("the client left")) }).Stop()
-			}
-			w.read(w.do(ctx, Request{Path: path, Bound: time.Hour}))
-			cancel(errors.New("too late"))
-			time.Sleep(10 * time.Millisecond)
-			w.traffic()
-		}
-		leave("/ok", 0)
-		leave("/ok", second)
-		leave("/never", second)
-		leave("/endless", second)
-		leave("/ok", second)
-		w.client.CloseIdle()
-		w.slow = 3 * second
-		leave("/ok", second)
-		leave("/ok", 10*second)
-	},
+	"cancelled":            cancelled,
+	"cancelled, by others": func(w *wire) { w.plain = true; cancelled(w) },
 	"slow dials": func(w *wire) {
 		w.slow = 4 * second
 		w.get("/ok", second)
@@ -240,36 +236,102 @@ var journals = map[string]func(w *wire){
 		w.get("/ok", 0)
 		w.client.Close()
 		w.get("/ok", 0)
+		w.client.CloseIdle()
+		w.get("/ok", 0)
 		w.read(r)
 	},
-	"few threads": func(w *wire) {
-		for range minAnswers + 2 {
-			w.get("/soon", 0)
-		}
-		var all sync.WaitGroup
-		one := w.do(context.Background(), Request{Path: "/soon"})
-		two := w.do(context.Background(), Request{Path: "/soon"})
-		three := w.do(context.Background(), Request{Path: "/soon"})
-		w.read(two)
-		w.read(three)
+	"answers that are too long": func(w *wire) {
+		other := w.do(context.Background(), Request{Path: "/more"})
+		beside := w.do(context.Background(), Request{Path: "/ok"})
+		w.get("/ok", 0)
+		w.read(other)
 		w.peer()
-		var more []*Response
+		w.get("/fields", 0) // of a server that reports as well
+		w.peer()
+		w.read(beside)
 		for range 2 {
-			more = append(more, w.do(context.Background(), Request{Path: "/ok"}))
-		}
-		all.Go(func() { w.get("/minute", 0) }) // beside the others, and waits
-		time.Sleep(100 * time.Millisecond)
-		for _, r := range more {
-			w.read(r)
+			w.get("/more", 0)
 		}
 		w.peer()
-		time.Sleep(second) // longer than its patience
-		w.peer()
-		w.read(one)
+		w.get("/slash", 0) // where the first answer of two reports
+		w.get("/ok", 0)
+		w.refuses = errors.New("no route")
 		w.get("/ok", 0)
 		w.peer()
-		all.Wait()
+		w.refuses = nil
+		w.get("/more", 0)
+		open := w.do(context.Background(), Request{Path: "/endless"})
+		w.refuses = syscall.ECONNREFUSED
+		w.get("/ok", 0) // it has a connection still
 		w.peer()
+		open.Close()
+		w.get("/ok", 0)
+		w.refuses = nil
+		w.get("/more", 0)
+		w.refuses = syscall.ECONNREFUSED
 		w.get("/ok", 0)
 	},
+	"few threads":           fewThreads,
+	"few threads, of ours":  func(w *wire) { w.client.o.Framed = true; fewThreads(w) },
+	"few threads, over TLS": fewThreads,
+}
+
+// fewThreads has requests beside others, of which one waits for long on a connection of its own.
+func fewThreads(w *wire) {
+	for range minAnswers + 2 {
+		w.get("/soon", 0)
+	}
+	var all sync.WaitGroup
+	one := w.do(context.Background(), Request{Path: "/soon"})
+	two := w.do(context.Background(), Request{Path: "/soon"})
+	three := w.do(context.Background(), Request{Path: "/soon"})
+	w.read(two)
+	w.read(three)
+	w.peer()
+	var more []*Response
+	for range 2 {
+		more = append(more, w.do(context.Background(), Request{Path: "/ok"}))
+	}
+	all.Go(func() { w.get("/seconds", 0) }) // beside the others, and waits
+	time.Sleep(100 * time.Millisecond)
+	for _, r := range more {
+		w.read(r)
+	}
+	w.peer()
+	time.Sleep(second) // longer than its patience
+	w.peer()
+	w.read(one)
+	w.get("/ok", 0)
+	w.peer()
+	all.Wait()
+	w.peer()
+	w.get("/ok", 0)
+	w.get("/minute", 0) // on the connection that had waited
+	w.peer()
+}
+
+// cancelled has clients leave at each point of a request.
+func cancelled(w *wire) {
+	leave := func(path string, after time.Duration) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		if after == 0 {
+			cancel(errors.New("the client left"))
+		} else {
+			defer time.AfterFunc(after, func() { cancel(errors.New("the client left")) }).Stop()
+		}
+		w.read(w.do(ctx, Request{Path: path, Bound: time.Hour}))
+		w.peer()
+		cancel(errors.New("too late"))
+		time.Sleep(10 * time.Millisecond)
+		w.traffic()
+	}
+	leave("/ok", 0)
+	leave("/ok", second)
+	leave("/never", second)
+	leave("/endless", second)
+	leave("/ok", second)
+	w.client.CloseIdle()
+	w.slow = 3 * second
+	leave("/ok", second)
+	leave("/ok", 10*second)
 }

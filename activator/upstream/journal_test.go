@@ -3,6 +3,7 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,13 +35,39 @@ type wire struct {
 	refuses error         // of the next dials
 	slow    time.Duration // of dials
 	over    chan struct{} // the end of the scene
+	plain   bool          // contexts of requests have no hooks of their own
+	secure  *tls.Config   // of the engine, over TLS; nil: without
 
 	mu    sync.Mutex
 	lines []string
+	open  int // connections that the client has not closed
+	hooks int // of contexts
+}
+
+func (w *wire) add(n *int, by int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*n += by
+}
+
+// hookContext is a context with hooks of its own, as httpserver's. They are counted.
+type hookContext struct {
+	context.Context
+	w *wire
+}
+
+func (c hookContext) AfterFunc(f func()) func() bool {
+	c.w.add(&c.w.hooks, 1)
+	ends := sync.OnceFunc(func() { c.w.add(&c.w.hooks, -1) })
+	stop := context.AfterFunc(c.Context, func() { defer ends(); f() })
+	return func() bool { defer ends(); return stop() }
 }
 
 // ends is a part of an answer that closes its connection; reads reads the rest of a request.
-type ends struct{}
+type (
+	ends  struct{}
+	reads struct{}
+)
 
 func (w *wire) note(format string, args ...any) {
 	w.mu.Lock()
@@ -63,7 +91,10 @@ type wireConn struct {
 }
 
 func (c *wireConn) Close() error {
-	c.once.Do(func() { c.w.note("connection %d is closed", c.n) })
+	c.once.Do(func() {
+		c.w.note("connection %d is closed", c.n)
+		c.w.add(&c.w.open, -1)
+	})
 	return c.Conn.Close()
 }
 
@@ -85,11 +116,12 @@ func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
 	case <-time.After(w.slow):
 	case <-ctx.Done():
 		w.note("dial ends: %v", context.Cause(ctx))
-		return nil, context.Cause(ctx)
+		return nil, ctx.Err()
 	}
 	if w.refuses != nil {
 		return nil, w.refuses
 	}
+	w.add(&w.open, 1)
 	local, remote := net.Pipe()
 	go w.serve(remote, n)
 	return &wireConn{Conn: local, w: w, n: n}, nil
@@ -98,6 +130,9 @@ func (w *wire) dial(ctx context.Context, addr string) (net.Conn, error) {
 // serve is the engine's end of connection n.
 func (w *wire) serve(c net.Conn, n int) {
 	defer c.Close()
+	if w.secure != nil {
+		c = tls.Server(c, w.secure)
+	}
 	for br := bufio.NewReader(c); ; {
 		r, err := http.ReadRequest(br)
 		if err != nil {
@@ -125,6 +160,9 @@ func (w *wire) serve(c net.Conn, n int) {
 				if _, err := io.WriteString(c, part); err != nil {
 					return
 				}
+			case reads:
+				b, _ := io.ReadAll(r.Body)
+				w.note("connection %d: %s %s, %d bytes in the end", n, r.Method, r.URL.Path, len(b))
 			case ends:
 				return
 			}
@@ -134,9 +172,12 @@ func (w *wire) serve(c net.Conn, n int) {
 
 // do sends a request; "" is an answer that is to be read.
 func (w *wire) do(ctx context.Context, r Request) *Response {
-	r.Addr, r.Method = "e:1", http.MethodGet
+	r.Addr, r.Method, r.Secure = "e:1", http.MethodGet, w.secure != nil
 	if len(r.Body) > 0 {
 		r.Method = http.MethodPost
+	}
+	if !w.plain {
+		ctx = hookContext{ctx, w}
 	}
 	res, err := w.client.Do(ctx, &r)
 	if err != nil {
@@ -193,23 +234,37 @@ func (w *wire) peer() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	p := w.client.peers["e:1"]
-	if p == nil {
-		w.note("nothing is known of it; %d idle", w.client.count)
-		return
+	what := "nothing is known of it; "
+	if p != nil {
+		what = fmt.Sprintf("%d connections, %d answers, rest %v, starved %d, full for %v; %d of ", len(p.conns), p.answers,
+			p.rest.Round(time.Microsecond), p.starved, p.fullFor, len(p.idle))
+		if p.single || p.found > 0 {
+			what = fmt.Sprintf("marked %v, %d found, the first %v; ", p.single, p.found, p.first) + what
+		}
 	}
-	w.note("%d connections, %d of %d idle, %d answers, rest %v, starved %d, full for %v", len(p.conns), len(p.idle), w.client.count, p.answers,
-		p.rest.Round(time.Microsecond), p.starved, p.fullFor)
+	w.mu.Lock()
+	open, hooks := w.open, w.hooks
+	w.mu.Unlock()
+	w.note("%s%d idle, %d open, %d hooks, %d marked, %d unreported", what, w.client.count, open, hooks, w.client.marked,
+		w.client.unreported.Load())
 }
 
 // TestJournals: what a Client does to its connections and what its caller gets, and when, in each
 // of journals. testdata/journals.txt has all of it.
 func TestJournals(t *testing.T) {
+	certified := httptest.NewTLSServer(nil)
+	certified.Close()
 	var all strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(journals)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &wire{t: t, began: time.Now(), answers: journalAnswers, over: make(chan struct{})}
-				w.client = New(Options{Dial: w.dial, MaxIdle: 3})
+				w.client = New(Options{Dial: w.dial, MaxIdle: 3, TLS: func(string) *tls.Config {
+					return &tls.Config{RootCAs: certified.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com"}
+				}})
+				if strings.HasSuffix(name, ", over TLS") {
+					w.secure = certified.TLS.Clone()
+				}
 				journals[name](w)
 				w.peer()
 				w.client.Close()

@@ -266,9 +266,10 @@ func (c *Client) report(addr string, res *Response) {
 	}
 }
 
-// Traffic reports the exchanges with an address that are under way, and when it last
+// Traffic reports the exchanges with an endpoint's address that are under way, and when it last
 // sent a byte.
-func (c *Client) Traffic(addr string) functions.Traffic {
+func (c *Client) Traffic(endpoint string) functions.Traffic {
+	addr, _ := SplitEndpoint(endpoint)
 	c.mu.Lock()
 	p := c.peers[addr]
 	if p == nil {

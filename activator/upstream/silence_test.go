@@ -145,10 +145,51 @@ func TestMarkEndsWithTheEngine(t *testing.T) {
 	}
 }
 
+// TestMarksOfOpenConnections: of too many marked addresses those with open connections keep their
+// marks, and so does the one that was marked last.
+func TestMarksOfOpenConnections(t *testing.T) {
+	c := New(Options{})
+	var open []*conn
+	for i := range maxMarked {
+		k := &conn{addr: fmt.Sprintf("10.0.0.1:%d", 1000+i)}
+		c.markUnsolicited(k.addr)
+		c.peerAt(k.addr).conns[k] = struct{}{}
+		open = append(open, k)
+	}
+	marked := func(addr string) bool { p := c.peers[addr]; return p != nil && p.single }
+	check := func(when string, want int, addrs ...string) {
+		t.Helper()
+		for _, k := range open {
+			addrs = append(addrs, k.addr)
+		}
+		for _, addr := range addrs {
+			if !marked(addr) {
+				t.Errorf("%s: %s has no mark", when, addr)
+			}
+		}
+		if c.marked != want || len(c.peers) != want || int(c.unreported.Load()) != want {
+			t.Errorf("%s: %d marked of %d, %d unreported, want %d", when, c.marked, len(c.peers), c.unreported.Load(), want)
+		}
+	}
+	c.markUnsolicited("newest")
+	check("all have connections", maxMarked+1, "newest")
+	c.markUnsolicited("newer")
+	check("another has none", maxMarked+1, "newer")
+	ended := open[7]
+	open = append(open[:7], open[8:]...)
+	c.forget(ended)
+	check("its last connection has ended", maxMarked+1, "newer", ended.addr)
+	c.markUnsolicited("last")
+	check("two others have none", maxMarked+1, "last")
+	if marked(ended.addr) == marked("newer") {
+		t.Error("not one of those without connections has lost its mark")
+	}
+}
+
 // While a large body is sent on a connection that was used before, what comes is no
 // answer to it: it goes on another connection, where an engine may answer early.
 func TestBytesWhileSending(t *testing.T) {
-	for _, early := range []string{"", "413 Large", "200 OK"} {
+	for _, early := range []string{"", "413 Large", "200 OK", "413 once"} { // once: then it reads all before
 		t.Run("early answer "+early, func(t *testing.T) {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
@@ -168,6 +209,9 @@ func TestBytesWhileSending(t *testing.T) {
 					if r.ContentLength < 100 {
 						io.WriteString(c, whole("small"))
 						continue
+					}
+					if early == "413 once" && !first {
+						io.Copy(io.Discard, r.Body)
 					}
 					if early != "" {
 						io.WriteString(c, "HTTP/1.1 "+early+"\r\ncontent-length: 0\r\n\r\n")
@@ -204,7 +248,7 @@ func TestBytesWhileSending(t *testing.T) {
 				t.Error(b)
 			}
 			status, b, n := ask(32 << 20)
-			if early != "" && (!strings.HasPrefix(early, fmt.Sprint(status)) || n != 0) || early == "" && (b != "large" || n != 1) {
+			if early != "" && (!strings.HasPrefix(early, fmt.Sprint(status)) || n != 0 || c.marked != 0) || early == "" && (b != "large" || n != 1) {
 				t.Errorf("%d %q, %d unsolicited", status, b, n)
 			}
 		})

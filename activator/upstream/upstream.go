@@ -265,9 +265,10 @@ func (c *Client) get(ctx context.Context, addr string, secure, reuse bool) (*con
 	return k, nil
 }
 
-// AbortThrough ends every exchange with addr as if the engine had died, for an engine that is known
+// AbortThrough ends every exchange with an endpoint's address as if the engine had died, for an engine that is known
 // to be gone while its connections are still open. Idle connections to it are closed.
-func (c *Client) AbortThrough(addr string) {
+func (c *Client) AbortThrough(endpoint string) {
+	addr, _ := SplitEndpoint(endpoint)
 	c.mu.Lock()
 	var all []*conn
 	if p := c.peers[addr]; p != nil {

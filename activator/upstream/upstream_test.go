@@ -294,6 +294,11 @@ func TestFieldsOfAnAnswer(t *testing.T) {
 
 // What has come is read at once, across chunks; what has not is not waited for.
 func TestChunksCoalesce(t *testing.T) {
+	testChunksCoalesce(t, 100)
+	testChunksCoalesce(t, len("data: [DONE]\n\n")) // the end comes with bytes that fill all
+}
+
+func testChunksCoalesce(t *testing.T, size int) {
 	step := make(chan string)
 	e := newEngine(t, func(c net.Conn, _ *http.Request, _ []byte, _ int) bool {
 		for s := range step {
@@ -308,7 +313,7 @@ func TestChunksCoalesce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := make([]byte, 100)
+	p := make([]byte, size)
 	read := func() string {
 		n, err := r.Read(p)
 		return fmt.Sprintf("%s %v", p[:n], err)

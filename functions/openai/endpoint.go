@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ var Endpoints = [...]Endpoint{
 	{Path: "/v1/audio/translations", Form: true},
 }
 
+// Media reports whether the answers are sound, or a text of any form.
+func (e *Endpoint) Media() bool { return strings.HasPrefix(e.Path, "/v1/audio/") }
+
 // FindEndpoint returns the endpoint of a path; nil where a client may not reach it.
 func FindEndpoint(path string) *Endpoint {
 	for i := range Endpoints {
@@ -57,6 +61,11 @@ func UnknownPath(what, path string) *Error {
 	if below("/v1/responses/") || below("/v1/chat/completions/") {
 		return New(UnknownEndpoint, "Answers are not kept here, so there is none to read, change, cancel or delete: send the whole conversation.")
 	}
+	for part, way := range unserved {
+		if rest, ok := strings.CutPrefix(path, "/v1/"+part); ok && (rest == "" || rest[0] == '/') {
+			return New(UnknownEndpoint, "Endpoints below /v1/"+part+" are not served: "+way+".")
+		}
+	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
@@ -74,7 +83,23 @@ var otherPaths = map[string]string{
 	"/api/tags": "/v1/models", "/api/ps": "/v1/models", "/api/show": "/v1/models", "/api/version": "/v1/models",
 	"/api/chat": "/v1/chat/completions", "/api/generate": "/v1/completions", "/api/embed": "/v1/embeddings",
 	"/generate": "/v1/completions", "/generate_stream": "/v1/completions", "/completion": "/v1/completions",
+	"/v1/chat": "/v1/chat/completions", "/v1chat/completions": "/v1/chat/completions", "/invocations": "/v1/chat/completions",
+	"/asr": "/v1/audio/transcriptions", "/inference": "/v1/audio/transcriptions", "/tts": "/v1/audio/speech",
+	"/health": "/healthz", "/ping": "/healthz", "/status": "/healthz", "/v1/health": "/healthz", "/version": "/healthz", "/docs": "/openapi.json",
 }
+
+// unserved has endpoints of OpenAI's API that are not served, as they follow /v1/, with what to do
+// instead.
+var unserved = map[string]string{
+	"moderations": "ask a model that moderates at /v1/chat/completions",
+	"images":      "models answer with text, embeddings, ranks and speech", "videos": "models answer with text, embeddings, ranks and speech",
+	"assistants": keptNothing, "threads": keptNothing, "conversations": keptNothing, "vector_stores": keptNothing,
+	"fine_tuning": "train elsewhere, and name the result as a model's source or as an adapter", "fine-tunes": "train elsewhere, and name the result as a model's source or as an adapter",
+	"uploads":  "a file of a batch is sent whole to /v1/files",
+	"realtime": "events come from \"stream\": true at /v1/chat/completions", "organization": "/metrics has what was used",
+}
+
+const keptNothing = "no conversation is kept here: send all of it to /v1/chat/completions or /v1/responses"
 
 // nearestPath is the path that is meant by one of other spelling: with another prefix or none,
 // with a slash too many, in capitals, or with a typing error; "" if there is none.
@@ -86,8 +111,11 @@ func nearestPath(path string) string {
 	if Public(path) {
 		return path
 	}
-	if p := otherPaths[path]; p != "" {
+	if p := cmp.Or(otherPaths[path], otherPaths[strings.TrimPrefix(path, "/v1")]); p != "" {
 		return p
+	}
+	if strings.Contains(path, ":generatecontent") || strings.Contains(path, ":streamgeneratecontent") { // Google's
+		return "/v1/chat/completions"
 	}
 	paths := append(functions.ConvertAll(Endpoints[:], func(e Endpoint) string { return e.Path }), "/v1/models")
 	best, ending, short := "", "", make([]string, 0, len(paths))

@@ -118,6 +118,20 @@ func TestUnknownPathOfAnswers(t *testing.T) {
 	}
 }
 
+// Endpoints of OpenAI's API that are not served are named with what to do instead.
+func TestUnknownPathOfUnserved(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1/moderations": "ask a model that moderates at /v1/chat/completions", "/v1/images/generations": "models answer with text",
+		"/v1/threads/t/runs": "no conversation is kept here", "/v1/vector_stores": "no conversation is kept here", "/v1/fine_tuning/jobs": "as an adapter",
+		"/v1/realtime": "true at /v1/chat/completions", "/v1/imagesque": "Unknown endpoint", "/v1/videos": "models answer with text",
+	} {
+		e := UnknownPath("this server does not answer", path)
+		if e.Status != 404 || e.Code != UnknownEndpoint || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: %v", path, e)
+		}
+	}
+}
+
 func TestUnknownPathNamesThePathMeant(t *testing.T) {
 	for path, want := range map[string]string{
 		"/chat/completions":                       "/v1/chat/completions",
@@ -149,6 +163,14 @@ func TestUnknownPathNamesThePathMeant(t *testing.T) {
 		"/api/generate":                           "/v1/completions",
 		"/api/embed":                              "/v1/embeddings",
 		"/generate_stream":                        "/v1/completions",
+		"/v1/chat":                                "/v1/chat/completions",
+		"/v1chat/completions":                     "/v1/chat/completions",
+		"/v1beta/models/m:generateContent":        "/v1/chat/completions",
+		"/v1/api/tags":                            "/v1/models",
+		"/inference":                              "/v1/audio/transcriptions",
+		"/health/":                                "/healthz",
+		"/v1/health":                              "/healthz",
+		"/ping":                                   "/healthz",
 		"":                                        "",
 		"/" + strings.Repeat("a/", 4000):          "",
 	} {

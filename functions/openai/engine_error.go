@@ -72,7 +72,7 @@ func readErrorWords(body []byte) errorWords {
 			w.message = string(object)
 		}
 	}
-	w.status = cmp.Or(w.status, statusOfType[w.errType])
+	w.status = cmp.Or(w.status, statusOfType[w.errType], statusOfCode[w.code])
 	return w
 }
 
@@ -124,7 +124,7 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 		}
 	}
 	var all []string
-	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "detail", "errors", "title", "description", "reason"} {
+	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason"} {
 		inner := wordsOf(v[name], depth+1)
 		if name == "error" || len(all) == 0 {
 			w = inner.over(w)
@@ -237,6 +237,13 @@ var statusOfType = map[string]int{
 	"server_error": 500, "api_error": 500, "InternalServerError": 500, "internal_error": 500,
 	"overloaded_error": 529,
 	"validation":       422, "template_error": 422, "tool_error": 422, "overloaded": 429,
+}
+
+// statusOfCode has the status that an error of a code has at OpenAI, where no type says it.
+var statusOfCode = map[string]int{
+	"context_length_exceeded": 400, "invalid_prompt": 400, "invalid_value": 400, "content_policy_violation": 400,
+	"invalid_api_key": 401, "model_not_found": 404,
+	"rate_limit_exceeded": 429, "insufficient_quota": 429,
 }
 
 // setAdvice takes the engine's own advice on when to try again.

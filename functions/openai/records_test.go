@@ -238,7 +238,26 @@ func TestRecordOfStreams(t *testing.T) {
 		"usage and empty lines": {usage + "\n\n" + hi, usage, "\n\n", ": c\n\n", usage + usage, hi, done},
 		"usage twice": {`data: {"choices":[],"timings":{"usage":null},"usage":{"prompt_tokens":5,"completion_tokens":6}}` + "\n\n",
 			`data: {"choices":[],"usage":{"prompt_tokens":7},"x":{"usage":{"completion_tokens":8}}}` + "\n\n", done},
-		"half": {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
+		"usage without an empty line": {usage[:len(usage)-1] + hi, usage[:len(usage)-1], hi, done},
+		"usage, then another line":    {usage[:len(usage)-1] + "id: 1\n\n" + hi, usage + ": c\n\n\n" + hi, done},
+		"usage with details": {`data: {"choices":[],"usage":{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":0,"audio_tokens":0,"text_tokens":3},` +
+			`"completion_tokens":2}}` + "\n\n", done},
+		"usage of many digits":   {`data: {"choices":[],"usage":{"prompt_tokens":99999999999999999999999,"completion_tokens":-1}}` + "\n\n", done},
+		"usage in a name":        {`data: {"x\"usage":{"prompt_tokens":9},"y\"finish_reason":"stop","choices":[]}` + "\n\n", done},
+		"usage, then none":       {usage, hi, `data: {"choices":[],"usage":{}}` + "\n\n", `data: {"choices":[],"usage":{"prompt_tokens":null}}` + "\n\n"},
+		"error with content":     {`data: {"error":{"message":"no","content":"x","finish_reason":"stop","usage":{"prompt_tokens":1}}}` + "\n\n", hi},
+		"error line":             {"error: {\"message\":\"no\"}\n", ": c\n\n", hi, done},
+		"other reasoning":        {choice(`"delta":{"reasoning":"hm"}`), done},
+		"thinking":               {`data: {"type":"content_block_delta","delta":{"thinking":"hm"}}` + "\n\n"},
+		"tool input":             {`data: {"type":"content_block_delta","delta":{"partial_json":"{"}}` + "\n\n"},
+		"no tool calls":          {choice(`"delta":{"tool_calls":[ ]}`), choice(`"delta":{"tool_calls":null}`), choice(`"delta":{"tool_calls":[{}]}`)},
+		"empty content":          {choice(`"delta":{"content":""}`), choice(`"delta":{"content":null}`), choice(`"delta":{"content":"a"}`)},
+		"second choice finishes": {`data: {"choices":[{"finish_reason":null},{"finish_reason":"stop"}]}` + "\n\n"},
+		"stop reason null":       {`data: {"delta":{"stop_reason":null}}` + "\n\n", `data: {"delta":{"stop_reason":"x"}}` + "\n\n"},
+		"incomplete":             {"event: response.incomplete\ndata: {}\n\n"},
+		"event names":            {"event:error\n\n", hi}, "other event names": {"event: errors\nevent: message_stop \n\n"},
+		"many usages": {"data: {" + strings.Repeat(`"usage":{"prompt_tokens":1},`, 15) + `"usage":{"prompt_tokens":2},"usage":{"prompt_tokens":3}}` + "\n\n"},
+		"half":        {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
 	}
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(streams)) {
@@ -273,6 +292,7 @@ func TestRecordOfFrames(t *testing.T) {
 	const failure = "data: {\"error\":{\"message\":\"no\",\"code\":503}}\n\n"
 	parts := []string{text, failure, "event: error\n" + failure, "event: x\n" + failure, "error: {\"message\":\"no\",\"code\":400}\n\n",
 		"error: no \"words\"\n\n",
+		"event: error\n\n", "{x\ndata: 1\n\n", "data: {\r\ndata: \"error\":\r\ndata:  \"no\"}\r\n\r\n",
 		": ping\n\n", "event: error\r\ndata: {\"message\":\"no\"}\r\n\r\n", "data: {\"a\":\ndata: 1}\n\n"}
 	var lines []string
 	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses"} {
@@ -285,7 +305,9 @@ func TestRecordOfFrames(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range append(parts, "", mark, text[:10], text+": c\n", text+": c\n: d", text+text[:5], "a\n\r\nb\n\n", "a\n\nb\n\r\nc",
+	for _, p := range append(parts, "event: error\n\n"+text, "event: error\r\n\r\n"+text, "event: error\n: c\ndata: {\"message\":\"no\"}\n\n",
+		"event: error\nid: 1\ndata: {\"message\":\"no\"}\n\n", "event: error\nevent: x\n"+text, "", mark,
+		text[:10], text+": c\n", text+": c\n: d", text+text[:5], "a\n\r\nb\n\n", "a\n\nb\n\r\nc",
 		"a\rb\n", "a\nb\rc", "\r") {
 		e, stated := Failure([]byte(p))
 		failure := "no failure"

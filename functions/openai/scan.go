@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"strconv"
+	"strings"
 )
 
 // Usage is the token usage that an answer reports.
@@ -28,16 +29,19 @@ func (u Usage) Append(b []byte) []byte {
 type Stream struct {
 	TakeUsage bool
 
-	Token    bool // generated text or a tool call has come
-	Finished bool // some choice has a finish_reason
-	Failed   bool // the engine sent an error: [DONE] after it is no success
-	Done     bool // [DONE], or the end event of the responses and messages endpoints
-	InLines  bool // the JSON of some event has several lines of data
+	Token    bool   // generated text or a tool call has come
+	Finished bool   // some choice has a finish_reason
+	Failed   bool   // the engine sent an error: [DONE] after it is no success
+	Done     bool   // [DONE], or the end event of the responses and messages endpoints
+	InLines  bool   // the JSON of some event has several lines of data
+	Doubled  bool   // the data of some event begins with data: itself
+	Said     []byte // the last data that is a text, where no token has come
 	Usage    Usage
 
 	line  []byte // a line that has begun and not ended
 	long  bool   // it is longer than maxLine: not parsed
 	blank bool   // the line before was removed, and so is the empty one after it
+	ping  bool   // the present event is one
 	data  []byte // of an event whose JSON has more lines
 	out   []byte
 }
@@ -117,7 +121,9 @@ func (s *Stream) look(l []byte) bool {
 		return false
 	}
 	if e, ok := bytes.CutPrefix(l, []byte("event:")); ok {
-		switch string(bytes.TrimSpace(e)) {
+		name := string(bytes.TrimSpace(e))
+		s.ping = name == "ping"
+		switch name {
 		case "error", "response.failed":
 			s.Failed = true
 		case "response.completed", "response.incomplete", "message_stop":
@@ -134,9 +140,18 @@ func (s *Stream) look(l []byte) bool {
 	if len(d) == 0 {
 		return false
 	}
+	if rest, twice := bytes.CutPrefix(d, []byte("data:")); twice {
+		s.Doubled = true
+		if d = bytes.TrimSpace(rest); len(d) == 0 {
+			return false
+		}
+	}
 	if string(d) == "[DONE]" {
 		s.Done = true
 		return false
+	}
+	if d[0] != '{' && d[0] != ':' && !s.Token && !s.ping && len(s.data) == 0 {
+		s.Said = append(s.Said[:0], d[:min(len(d), maxWord)]...)
 	}
 	if len(s.data) > 0 || goesOn(d) {
 		s.InLines = true
@@ -158,6 +173,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		s.Failed = true
 		return false
 	}
+	s.Done = s.Done || isEndEvent(d)
 	s.Token = s.Token || hasToken(d)
 	if !s.Finished {
 		i := memberValue(d, "finish_reason")
@@ -178,6 +194,28 @@ func (s *Stream) lookAtData(d []byte) bool {
 	}
 	i = skipSpace(d, i+1)
 	return i < len(d) && d[i] == ']'
+}
+
+// isEndEvent reports whether an event is the last of the responses or messages endpoint by its
+// type, which some engines write without a line of the event's name.
+func isEndEvent(d []byte) bool {
+	if len(d) < len(`{"type":"message_stop"}`) {
+		return false
+	}
+	if rest, ok := bytes.CutPrefix(d[skipSpace(d, 1):], []byte(`"type":`)); ok {
+		d = bytes.TrimLeft(rest, " ")
+	} else if i := bytes.LastIndexByte(d, ','); i >= 0 {
+		if rest, ok = bytes.CutPrefix(bytes.TrimLeft(d[i+1:], " "), []byte(`"type":`)); !ok {
+			return false
+		}
+		d = bytes.TrimLeft(rest, " ")
+	}
+	for _, kind := range [...]string{`"response.completed"`, `"response.incomplete"`, `"message_stop"`} {
+		if bytes.HasPrefix(d, []byte(kind)) {
+			return true
+		}
+	}
+	return false
 }
 
 // holdsText reports whether a string that is not empty begins at i.
@@ -210,6 +248,7 @@ func Failure(p []byte) (e *Error, stated bool) {
 			return nil, false
 		}
 		l, p = bytes.TrimRight(l, "\r"), rest
+		named = named && len(l) > 0 // until the event ends
 		if event, ok := bytes.CutPrefix(l, []byte("event:")); ok {
 			named = string(bytes.TrimSpace(event)) == "error"
 		}
@@ -252,6 +291,38 @@ func joinData(first, p []byte) []byte {
 func WholeError(body []byte) *Error {
 	body = bytes.TrimSpace(body)
 	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+		return nil
+	}
+	e, _ := frameError(body)
+	return e
+}
+
+// wordsOfErrors are the members of objects that state an error and nothing else, in forms of
+// engines and gateways that have no member error.
+const wordsOfErrors = " code msg message detail details status success type title request_id requestid id timestamp path trace_id " +
+	"traceid error_code error_msg errcode errmsg errors object param data result "
+
+// WordsAlone reads an error without a member error that an engine answered with a status of
+// success, such as {"code":500,"msg":"…","success":false}; nil if body has more than the words of
+// an error.
+func WordsAlone(body []byte) *Error {
+	body = bytes.TrimSpace(body)
+	if len(body) == 0 || body[0] != '{' || !jsontext.Value(body).IsValid() {
+		return nil
+	}
+	alone, worded := true, false
+	eachMember(body, func(name, value []byte) bool {
+		alone = bytes.IndexByte(name, ' ') < 0 && strings.Contains(wordsOfErrors, " "+strings.ToLower(string(name))+" ") &&
+			(len(value) == 0 || value[0] != '{' || string(name) == "detail")
+		switch string(name) {
+		case "msg", "message", "detail", "errors", "errmsg", "error_msg":
+			worded = worded || isTruthy(value)
+		case "data", "result":
+			alone = alone && !isTruthy(value)
+		}
+		return alone
+	})
+	if !alone || !worded {
 		return nil
 	}
 	e, _ := frameError(body)

@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json/jsontext"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -145,25 +146,33 @@ func EndsLinesByCR(p []byte) bool {
 const errorField = "error:"
 
 // FrameErrors returns whole events of the endpoint at path with the engine's errors as frames
-// that the endpoint's clients read: the lines of errorField, and on endpoints that have an
-// event for errors, errors without it. sequence is the number of the next event.
+// that the endpoint's clients read: the lines of errorField; on endpoints that have an event for
+// errors, errors without it; and on others, errors without the member error, or that are a text.
+// sequence is the number of the next event.
 func FrameErrors(p []byte, path string, sequence int64) []byte {
 	hasEvent := path == "/v1/messages" || path == "/v1/responses"
-	if !hasEvent && !bytes.HasPrefix(p, []byte(errorField)) && !bytes.Contains(p, []byte("\n"+errorField)) {
-		return p
-	}
 	var out []byte
-	named := false
+	named, first := false, false // within an error event; and before its data
 	for l := range bytes.Lines(p) {
 		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
+		case "": // the end of an event, or a comment
+			named = named && len(bytes.TrimRight(l, "\r\n")) > 0
 		case "event":
 			named = string(bytes.TrimSpace(value)) == "error"
+			first = named
 		case "error", "data":
 			value = bytes.TrimSpace(value)
-			if isError := string(field) == "error"; !isError && (named || !hasEvent || !IsErrorObject(value)) {
-				break
-			} else if isError {
+			switch isError := string(field) == "error"; {
+			case isError:
 				value = frameOfText(value)
+			case !hasEvent && first && len(value) > 0 && value[0] != '{', !hasEvent && IsErrorObject(value) && errorMember(value) == nil:
+				e, _ := frameError(value)
+				first = false
+				value = bytes.TrimSpace(bytes.TrimPrefix(e.Frame(), []byte("data: ")))
+			case named || !hasEvent || !IsErrorObject(value):
+				first = false
+				out = append(out, l...)
+				continue
 			}
 			if hasEvent {
 				e, _ := frameError(value)
@@ -184,6 +193,14 @@ func frameOfText(d []byte) []byte {
 	}
 	return append(append([]byte(`{"error":`), d...), '}')
 }
+
+// SingleData returns whole events without the second of two fields data in one line, which servers
+// write that add the field to a line that has it.
+func SingleData(p []byte) []byte {
+	return doubledData.ReplaceAll(p, []byte("data:"))
+}
+
+var doubledData = regexp.MustCompile(`(?m)^data: *data:`)
 
 // JoinData returns whole events with the JSON of each in one line of data, as clients expect
 // that read OpenAI's streams line by line.

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"maps"
@@ -17,14 +18,21 @@ type object map[string]jsontext.Value
 // chunk with the usage of a chat or completion.
 func StreamWhole(path string, body []byte, usage bool) []byte {
 	var answer object
+	body = bytes.TrimPrefix(body, []byte("\ufeff"))
 	if decodeInto(&answer, body) != nil && decodeInto(&answer, pythonjson.WithNulls(body)) != nil || answer == nil {
 		return nil
 	}
 	b := make([]byte, 0, len(body)+512)
 	switch path {
 	case "/v1/responses":
+		if answer["output"] == nil && answer["status"] == nil {
+			return nil
+		}
 		return streamResponse(b, answer)
 	case "/v1/messages":
+		if answer["content"] == nil {
+			return nil
+		}
 		return streamMessage(b, answer)
 	}
 	tokens := answer["usage"]

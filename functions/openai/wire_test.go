@@ -267,6 +267,31 @@ func TestLongLinesPass(t *testing.T) {
 	}
 }
 
+// TestLongLineIsOne: what a line holds behind the part that is looked at is no line of its own;
+// one at the bound is looked at.
+func TestLongLineIsOne(t *testing.T) {
+	for _, take := range []bool{false, true} {
+		s := Stream{TakeUsage: take}
+		for _, p := range []string{"data: " + strings.Repeat("y", maxLine), "z", "data: [DONE]", "data: [DONE]\n", "\n"} {
+			s.Pass([]byte(p))
+		}
+		if s.Done {
+			t.Errorf("take %v: a part of a line ends the stream", take)
+		}
+		if s.Pass([]byte(Done)); !s.Done {
+			t.Errorf("take %v: the line after a long one is not read", take)
+		}
+		for size, want := range map[int]bool{maxLine: true, maxLine + 1: false} {
+			s := Stream{TakeUsage: take}
+			line := `data: {"delta":"` + strings.Repeat("y", size-len(`data: {"delta":"`))
+			s.Pass([]byte(line))
+			if s.Pass([]byte("\"}\n")); s.Token != want {
+				t.Errorf("take %v: a line of %d bytes and its end: token %v", take, size, s.Token)
+			}
+		}
+	}
+}
+
 // TestLinesOfOneEvent: one event's lines are kept up to a bound, and the events after it count.
 func TestLinesOfOneEvent(t *testing.T) {
 	var s Stream

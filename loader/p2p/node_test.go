@@ -457,7 +457,10 @@ func TestPlainHTTPIsRefused(t *testing.T) {
 	asked := atomic.Int64{}
 	plain.asked = func(*http.Request) { asked.Add(1) }
 	secure := c.join(t, "secure", from, func(o *p2p.Options) {
-		o.TLS = &p2p.TLS{Client: func() (*tls.Config, error) { t.Error("a connection to a plain node"); return &tls.Config{}, nil }}
+		o.TLS = &p2p.TLS{Connect: func(_ context.Context, conn net.Conn) (*tls.Conn, error) {
+			t.Error("a connection to a plain node")
+			return tls.Client(conn, &tls.Config{}), nil
+		}}
 	})
 	before := from.egress.Load()
 	if cp, err = secure.stage(t.Context()); err != nil {

@@ -8,15 +8,14 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 )
 
 // TLS authenticates both ends of every exchange between nodes.
 type TLS struct {
 	// Server is the configuration of Serve's connections: only nodes may connect.
 	Server *tls.Config
-	// Client returns the configuration of one connection to another node.
-	Client func() (*tls.Config, error)
+	// Connect makes a TLS connection to another node of conn; it closes conn if that fails.
+	Connect func(ctx context.Context, conn net.Conn) (*tls.Conn, error)
 	// Identify returns the ID of the node whose certificate a connection shows, "" where
 	// nodes have one certificate together, or an error if it is no node's any more. It is
 	// called for each request, at both ends; nil returns "".
@@ -26,8 +25,6 @@ type TLS struct {
 // VisitorPrefix begins the ID of a process that only reads from nodes, such as thaw pull. It
 // shows the certificate of a node of its machine. No node's ID holds a dot.
 const VisitorPrefix = "pull."
-
-const handshakeTimeout = 5 * time.Second
 
 // errCertificate means that the other end's certificate is not that of the node it claims
 // to be.
@@ -61,22 +58,11 @@ func newSecureTransport(t *http.Transport, secure *TLS) *secureTransport {
 	dial := t.DialContext
 	t.Proxy = nil // a proxy would see which nodes exchange what
 	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		config, err := secure.Client()
-		if err != nil {
-			return nil, err
-		}
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
-		defer cancel()
-		c := tls.Client(conn, config)
-		if err := c.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, err
-		}
-		return c, nil
+		return secure.Connect(ctx, conn)
 	}
 	return &secureTransport{t, secure}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"sync"
 
@@ -151,14 +150,14 @@ func (h *Handler) proxy(r *managedReplica, path string, req *httpserver.Request,
 		enginehttp.WriteError(res, e)
 		return
 	}
-	u, err := url.Parse(r.Status().Endpoint)
-	if st := r.Status().State; (st != functions.Ready && st != functions.Draining) || err != nil || u.Host == "" {
-		setError(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", r.id, st))
+	st := r.Status()
+	if st.State != functions.Ready && st.State != functions.Draining || st.Endpoint == "" {
+		setError(res, 503, "replica_not_ready", fmt.Sprintf("replica %s is %s", r.id, st.State))
 		return
 	}
 	h.agent.proxied.add(r.id, 1)
-	err = enginehttp.Forward(h.engines, req, res, enginehttp.Call{
-		Engine: u.Host, Key: r.Status().Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req),
+	err := enginehttp.Forward(h.engines, req, res, enginehttp.Call{
+		Engine: st.Endpoint, Key: st.Key, Method: req.Method, Path: path, Body: enginehttp.BodyOf(req),
 		Done: func() { h.agent.proxied.add(r.id, -1) },
 	})
 	if err != nil {
@@ -246,7 +245,7 @@ func (p *proxiedRequests) InFlightOf(_ functions.Name, id string) int {
 
 func (p *proxiedRequests) AbortThrough(url string) {
 	if p.engines != nil {
-		p.engines.AbortThrough(hostPort(url))
+		p.engines.AbortThrough(url)
 	}
 }
 
@@ -254,10 +253,8 @@ func (p *proxiedRequests) Traffic(url string) functions.Traffic {
 	if p.engines == nil {
 		return functions.Traffic{}
 	}
-	return p.engines.Traffic(hostPort(url))
+	return p.engines.Traffic(url)
 }
-
-func hostPort(url string) string { return strings.TrimPrefix(url, "http://") }
 
 func (p *proxiedRequests) add(id string, d int) {
 	p.mu.Lock()

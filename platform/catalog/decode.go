@@ -249,6 +249,9 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
 			hint = bracesHint
 		}
+		if path == "spec.engine" {
+			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
+		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
@@ -322,7 +325,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, names), "unknown key")
+				d.fail(kv, at, d.suggestKey(key, at, names), "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}

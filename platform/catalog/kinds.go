@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog/foreign"
 )
 
 // Kinds are the kinds of documents in the order they are listed to people.
@@ -197,12 +198,20 @@ func (d *decoder) documents(data []byte) (docs []Document, err error) {
 	return docs, nil
 }
 
+func newDocument(file string, body ast.Node) Document {
+	doc := Document{File: file}
+	if p := position(body); p != nil {
+		doc.Line = p.Line
+	}
+	return doc
+}
+
 // document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
 	d.begin()
 	m, ok := mappingValues(body)
 	if !ok {
-		d.fail(body, "", "", "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
+		d.fail(body, "", suggestDocument(body), "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
 		return Document{}, false
 	}
 	before := len(d.problems)
@@ -215,10 +224,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 			break
 		}
 	}
-	doc := Document{File: d.file}
-	if p := position(body); p != nil {
-		doc.Line = p.Line
-	}
+	doc := newDocument(d.file, body)
 	var problems []functions.Problem
 	switch d.kind {
 	case functions.KindModel:
@@ -237,7 +243,6 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
 		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
-		doc.places = placesOf(d.places)
 		if d.Examples && !d.spoils("spec.intents") && !anyBelow(problems, "spec.intents") {
 			problems = append(problems, d.readExamples(router)...)
 		}
@@ -255,7 +260,6 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		composition.Spec.SetDefaults()
 		composition.Origin = doc.origin()
 		doc.Composition, problems = composition, functions.ValidateComposition(composition)
-		doc.places = placesOf(d.places)
 	case functions.KindTeam:
 		team := new(functions.Team)
 		d.value(body, reflect.ValueOf(team).Elem(), "")
@@ -266,8 +270,11 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		if d.kind != "" {
 			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(d.kind))
 		}
-		d.add(kindAt, "kind", suggestKind(d.kind), message)
+		d.add(kindAt, "kind", suggestKind(d.kind, m), message)
 		return doc, false
+	}
+	if doc.Model == nil {
+		doc.places = placesOf(d.places)
 	}
 	for _, p := range problems {
 		if !d.spoils(p.Path) {
@@ -315,20 +322,15 @@ func (d *decoder) describe(n ast.Node, path string) string {
 	return describeNode(n)
 }
 
-// suggestKey is the hint about an unknown key of names.
-func (d *decoder) suggestKey(key string, names []string) string {
+// suggestKey is the hint about an unknown key of names at a path.
+func (d *decoder) suggestKey(key, path string, names []string) string {
 	low := strings.ToLower(key)
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
-	if d.kind == functions.KindModel && (slices.Contains(names, "engine") || slices.Contains(names, "gpus")) {
-		hints := foreignKeys
-		if slices.Contains(names, "gpus") {
-			hints = foreignResources
-		}
-		if hint := hints[strings.NewReplacer("_", "", "-", "").Replace(low)]; hint != "" {
-			return hint
-		}
+	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
+	if hint := foreign.SuggestKey(d.kind, key); hint != "" && !near {
+		return hint
 	}
 	return suggestName(key, names)
 }
@@ -338,10 +340,21 @@ func anyBelow(problems []functions.Problem, path string) bool {
 	return slices.ContainsFunc(problems, func(p functions.Problem) bool { return strings.HasPrefix(p.Path, path) })
 }
 
-// suggestKind is the hint about an unknown kind.
-func suggestKind(kind string) string {
-	if kind == "List" {
-		return "write its items as documents with --- between them"
+// suggestKind is the hint about an unknown kind, or a document without one.
+func suggestKind(kind string, m []*ast.MappingValueNode) string {
+	var keys []string
+	for _, kv := range m {
+		if key, ok := keyOf(kv); ok {
+			keys = append(keys, key)
+		}
 	}
-	return suggestName(kind, Kinds)
+	return cmp.Or(foreign.SuggestKind(kind, keys), suggestName(kind, Kinds))
+}
+
+// suggestDocument is the hint about a file that is no YAML of keys and values.
+func suggestDocument(body ast.Node) string {
+	if text, _, _ := scalarText(body); strings.HasPrefix(text, "FROM ") {
+		return "a Modelfile of Ollama? " + foreign.OwnFile + "; an engine's options go into args"
+	}
+	return ""
 }

@@ -220,6 +220,7 @@ func TestTargets(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"all there", models + cloudText + router("tiny, \"tiny:pirate\", default/tiny, cloud-mini", "public"), ""},
 		{"unknown", models + cloudText + router("tiny, cloud-mni", "public"), "f.yaml:24:28: warning: spec.rules[0].to[1]: there is no function default/cloud-mni (did you mean cloud-mini?)"},
+		{"a url without a path", models + replaced(t, cloudText, "example.com/v1", "example.com/") + router("tiny", "public"), "warning: spec.url: the url has no path, so chats are asked for at /chat/completions; most servers have them at /v1/chat/completions (did you mean https://api.example.com/v1?)"},
 		{"of another team", models + cloudText + router("ml/tiny", "public"), "warning: spec.rules[0].to[0]: there is no function ml/tiny"},
 		{"adapter", models + cloudText + router("\"tiny:pirat\", tiny", "public"), "warning: spec.rules[0].to[0]: the model default/tiny has no adapter pirat (did you mean pirate?)"},
 		{"adapter of a Remote", models + cloudText + router("\"cloud-mini:x\"", "public"), "default/cloud-mini is a Remote, and a Remote has no adapters"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // CheckTargets lists what is wrong between the Routers and Compositions of docs and what they
-// name. A target that can never be chosen is a warning: the others work without it. One that
+// name, and warns of Remotes whose url is unlikely. A target that can never be chosen is a warning: the others work without it. One that
 // is not there is a warning with Unknown set.
 func CheckTargets(docs []Document) Problems {
 	byKey := map[string]Document{}
@@ -31,9 +32,24 @@ func checkTargets(docs map[string]Document) (problems Problems) {
 			problems = append(problems, known.checkRouter(d)...)
 		case d.Composition != nil:
 			problems = append(problems, known.checkComposition(d)...)
+		case d.Remote != nil:
+			problems = append(problems, checkRemote(d)...)
 		}
 	}
 	return problems
+}
+
+// checkRemote warns of a url that most servers do not have: one without a path.
+func checkRemote(d Document) Problems {
+	u, err := url.Parse(d.Remote.Spec.URL)
+	if err != nil || strings.Trim(u.Path, "/") != "" {
+		return nil
+	}
+	p := d.problemAt("spec.url")
+	p.Warning = true
+	p.Message = "the url has no path, so chats are asked for at /chat/completions; most servers have them at /v1/chat/completions"
+	p.Hint = "did you mean " + functions.Clip(strings.TrimRight(d.Remote.Spec.URL, "/")) + "/v1?"
+	return Problems{p}
 }
 
 // knownFunctions are all documents by key.

@@ -23,7 +23,7 @@ var passedFields = []string{"Content-Type", "Accept", "Traceparent"}
 const MaxBody = 32<<20 + 16<<10
 
 type Call struct {
-	Engine       string // host:port
+	Engine       string // its URL
 	Key          string // the engine's API key; "" is none
 	Method, Path string
 	Body         [][]byte
@@ -38,7 +38,8 @@ type Call struct {
 // Forward sends a request to an engine and makes its answer the response, as a
 // stream. If it returns an error, which is upstream's, it has not touched res.
 func Forward(engines *upstream.Client, req *httpserver.Request, res *httpserver.Response, c Call) error {
-	up := &upstream.Request{Addr: c.Engine, Method: c.Method, Path: c.Path, Body: c.Body,
+	addr, _ := upstream.SplitEndpoint(c.Engine)
+	up := &upstream.Request{Addr: addr, Method: c.Method, Path: c.Path, Body: c.Body,
 		Fields: make([]upstream.Field, 0, len(passedFields)+2)}
 	for _, name := range passedFields {
 		if v := req.Header(name); v != "" {

@@ -31,13 +31,7 @@ func peerTLS(of func() (*mtls.Identity, error), identify func(*tls.ConnectionSta
 	}
 	return &p2p.TLS{
 		Server: mtls.PeerServer(of, accept), Identify: identify,
-		Client: func() (*tls.Config, error) {
-			id, err := of()
-			if err != nil {
-				return nil, err
-			}
-			return mtls.PeerClient(id, accept), nil
-		},
+		Connect: mtls.Connector(of, func(id *mtls.Identity) *tls.Config { return mtls.PeerClient(id, accept) }),
 	}
 }
 

@@ -56,9 +56,20 @@ func TestPeerTLS(t *testing.T) {
 	one, two, gone, foreign := w.must("one", t.TempDir()), w.must("two", t.TempDir()), w.must("gone", t.TempDir()),
 		other.must("two", t.TempDir())
 	atAgent, atServer := servePeers(t, "one", one.PeerTLS()), servePeers(t, "home", w.PeerTLS())
-	announce := func(config *tls.Config, at, as string) (status int, answer string) {
+	through := func(secure *p2p.TLS) *http.Transport {
+		return &http.Transport{DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return secure.Connect(ctx, conn)
+		}}
+	}
+	announce := func(secure *p2p.TLS, at, as string) (status int, answer string) {
 		t.Helper()
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+		transport := through(secure)
+		transport.DisableKeepAlives = true
+		client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 		r, err := client.Post(at+"/peers/meet?plan=x", "application/json", strings.NewReader(`{"id":"`+as+`","state":"arriving"}`))
 		if err != nil {
 			return 0, err.Error()
@@ -67,23 +78,20 @@ func TestPeerTLS(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		return r.StatusCode, string(b)
 	}
-	of := func(secure *p2p.TLS) *tls.Config {
-		config, err := secure.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return config
-	}
 	own, err := foreign.folder.Identity()
 	if err != nil {
 		t.Fatal(err)
 	}
-	trusting := &mtls.Identity{Cert: own.Cert, Roots: one.roots()} // goes on where the server's certificate is not its own authority's
-	none := of(two.PeerTLS())
-	none.Certificates = nil
+	// goes on where the server's certificate is not its own authority's
+	anyNode := func(cert tls.Certificate) *p2p.TLS {
+		return &p2p.TLS{Connect: func(ctx context.Context, conn net.Conn) (*tls.Conn, error) {
+			config := mtls.PeerClient(&mtls.Identity{Cert: cert, Roots: one.roots()}, func(tls.ConnectionState) error { return nil })
+			return mtls.Connect(ctx, conn, config)
+		}}
+	}
 	type caller struct {
 		name   string
-		config *tls.Config
+		secure *p2p.TLS
 		as     string
 		agent  int // status at an agent
 		server int // and at the server's own node
@@ -92,7 +100,7 @@ func TestPeerTLS(t *testing.T) {
 		t.Helper()
 		for _, x := range callers {
 			for at, want := range map[string]int{atAgent: x.agent, atServer: x.server} {
-				status, answer := announce(x.config, at, x.as)
+				status, answer := announce(x.secure, at, x.as)
 				if status != want || status != 200 && (strings.Contains(answer, `"home"`) || strings.Contains(answer, `"one"`)) {
 					t.Errorf("%s at %s: %d %s, want %d", x.name, at, status, answer, want)
 				}
@@ -100,26 +108,26 @@ func TestPeerTLS(t *testing.T) {
 		}
 	}
 	check(
-		caller{"another agent", of(two.PeerTLS()), "two", 200, 200},
-		caller{"a pull on its machine", of(two.PeerTLS()), "pull.XYZ", 200, 200},
-		caller{"an agent under another's name", of(two.PeerTLS()), "home", 403, 403},
-		caller{"no certificate", none, "two", 0, 0},
-		caller{"an agent of another server", mtls.PeerClient(trusting, func(tls.ConnectionState) error { return nil }), "two", 0, 0},
-		caller{"an agent that is removed later", of(gone.PeerTLS()), "gone", 200, 200},
+		caller{"another agent", two.PeerTLS(), "two", 200, 200},
+		caller{"a pull on its machine", two.PeerTLS(), "pull.XYZ", 200, 200},
+		caller{"an agent under another's name", two.PeerTLS(), "home", 403, 403},
+		caller{"no certificate", anyNode(tls.Certificate{}), "two", 0, 0},
+		caller{"an agent of another server", anyNode(own.Cert), "two", 0, 0},
+		caller{"an agent that is removed later", gone.PeerTLS(), "gone", 200, 200},
 	)
-	if status, answer := announce(of(w.PeerTLS()), atAgent, "home"); status != 200 {
+	if status, answer := announce(w.PeerTLS(), atAgent, "home"); status != 200 {
 		t.Errorf("the server's node at an agent: %d %s", status, answer)
 	}
-	if status, answer := announce(of(foreign.PeerTLS()), atAgent, "two"); status != 0 || !strings.Contains(answer, "unknown authority") {
+	if status, answer := announce(foreign.PeerTLS(), atAgent, "two"); status != 0 || !strings.Contains(answer, "unknown authority") {
 		t.Errorf("an agent asks a node of another server: %d %s", status, answer)
 	}
 
 	if err := w.Remove("gone"); err != nil {
 		t.Fatal(err)
 	}
-	check(caller{"a removed agent before the next heartbeat", of(gone.PeerTLS()), "gone", 200, 0})
+	check(caller{"a removed agent before the next heartbeat", gone.PeerTLS(), "gone", 200, 0})
 	// A connection that is open already ends too.
-	transport := &http.Transport{TLSClientConfig: of(gone.PeerTLS())}
+	transport := through(gone.PeerTLS())
 	defer transport.CloseIdleConnections()
 	open := &http.Client{Transport: transport, Timeout: 30 * time.Second}
 	ask := func() int {
@@ -139,8 +147,8 @@ func TestPeerTLS(t *testing.T) {
 		t.Errorf("over an open connection: %d", status)
 	}
 	check(
-		caller{"a removed agent", of(gone.PeerTLS()), "gone", 0, 0},
-		caller{"an agent that stays", of(two.PeerTLS()), "two", 200, 200},
+		caller{"a removed agent", gone.PeerTLS(), "gone", 0, 0},
+		caller{"an agent that stays", two.PeerTLS(), "two", 200, 200},
 	)
 }
 

@@ -179,6 +179,19 @@ func Connect(ctx context.Context, conn net.Conn, config *tls.Config) (*tls.Conn,
 	return secure, nil
 }
 
+// Connector returns Connect with the configuration that config makes for the identity of the
+// moment.
+func Connector(of func() (*Identity, error), config func(*Identity) *tls.Config) func(context.Context, net.Conn) (*tls.Conn, error) {
+	return func(ctx context.Context, conn net.Conn) (*tls.Conn, error) {
+		id, err := of()
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return Connect(ctx, conn, config(id))
+	}
+}
+
 // Explain prefixes a certificate error with its cause in words; other errors are
 // returned unchanged.
 func Explain(err error) error {

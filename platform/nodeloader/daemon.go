@@ -328,14 +328,8 @@ func (d *Daemon) stopPod(s controlstream.Stop) {
 // other. of returns the identity for each connection.
 func PeerTLS(of func() (*mtls.Identity, error)) *p2p.TLS {
 	return &p2p.TLS{
-		Server: mtls.Server(of, controlstream.NameLoader),
-		Client: func() (*tls.Config, error) {
-			id, err := of()
-			if err != nil {
-				return nil, err
-			}
-			return mtls.Client(id, controlstream.NameLoader), nil
-		},
+		Server:  mtls.Server(of, controlstream.NameLoader),
+		Connect: mtls.Connector(of, func(id *mtls.Identity) *tls.Config { return mtls.Client(id, controlstream.NameLoader) }),
 	}
 }
 

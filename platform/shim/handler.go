@@ -166,7 +166,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		}
 		body = b
 	}
-	call := enginehttp.Call{Engine: hostPort(st.Endpoint), Key: st.Key, Method: method, Path: path, Body: body,
+	call := enginehttp.Call{Engine: st.Endpoint, Key: st.Key, Method: method, Path: path, Body: body,
 		Done: func() { s.inFlight.Add(-1) }}
 	if mark != nil {
 		call.FirstByte = func() { mark.answered.Store(time.Now().UnixNano()) }

@@ -318,8 +318,8 @@ func (s *Shim) options(supervisorClient *supervisor.Client) (replica.Options, fu
 	for i := range m.Spec.Resources.GPUs {
 		o.GPUs = append(o.GPUs, i)
 	}
-	o.AbortRequests = func(url, _ string) { s.engines.AbortThrough(hostPort(url)) }
-	o.Traffic = func(url string) functions.Traffic { return s.engines.Traffic(hostPort(url)) }
+	o.AbortRequests = func(url, _ string) { s.engines.AbortThrough(url) }
+	o.Traffic = s.engines.Traffic
 	a, cmd, run := newOwnForkServer(s.o, supervisorClient, o.Programs)
 	if a != nil {
 		o.Spawner, o.ForkParent = endingSpawner{supervisorClient, a}, a.ForkSocket
@@ -374,8 +374,6 @@ func (s *Shim) outsideStatus(st functions.ReplicaStatus) functions.ReplicaStatus
 	}
 	return st
 }
-
-func hostPort(endpoint string) string { return strings.TrimPrefix(endpoint, "http://") }
 
 // copyLog copies the engine's log to out until ended is closed and all of the log
 // was copied. path is the log's path, "" while there is none.

@@ -70,6 +70,8 @@ func Rows() (rows []Row) {
 	rows = append(rows, reportRows()...)
 	rows = append(rows, dialectRows()...)
 	rows = append(rows, foreignRows()...)
+	rows = append(rows, collectedRows()...)
+	rows = append(rows, oddRows()...)
 	return append(append(rows, strayRows()...), keptOpenRows()...)
 }
 

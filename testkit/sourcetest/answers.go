@@ -98,6 +98,7 @@ var changes = []change{
 		r.Header.Set("X-Goog-Generation", "1")
 		r.Header.Set("X-Repo-Commit", strings.Repeat("0", 40))
 	}},
+	{"of another time", setField("Last-Modified", "Sun, 29 Nov 2026 07:59:59 GMT")},
 	{"with a weak tag", setField("ETag", `W/"weak"`)},
 	{"without tag", func(r *http.Response) { r.Header.Del("ETag") }},
 	{"without Content-Range", func(r *http.Response) { r.Header.Del("Content-Range") }},

@@ -2,11 +2,13 @@ package sourcetest
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
@@ -28,12 +30,22 @@ type Front struct {
 	lines  []string
 	answer func(w http.ResponseWriter, r *http.Request) // in place of the server; nil: the server answers
 	change func(r *http.Response)                       // of what the server answered
+	conns  *Connections                                 // of Serve
+}
+
+// Serve serves a front before the server at a URL until the test ends, and returns its own URL.
+func (f *Front) Serve(t *testing.T, server string) string {
+	srv := httptest.NewUnstartedServer(f.Before(server))
+	f.conns = CountConnections(srv)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.URL
 }
 
 // recorded are the fields of requests that a transcript has.
 var recorded = []string{"Range", "X-Ms-Range", "If-Match", "Accept-Encoding", "Authorization", "Content-Type", "Content-Length", "Transfer-Encoding", "X-Ms-Version",
 	"X-Ms-Range-Get-Content-Crc64", "X-Ms-Blob-Type",
-	"X-Amz-Checksum-Mode", "X-Amz-Content-Sha256", "Metadata-Flavor", "Cookie"}
+	"X-Amz-Checksum-Mode", "X-Amz-Content-Sha256", "Metadata-Flavor", "Cookie", "Accept", "Expect", "If-Unmodified-Since"}
 
 // Before returns the handler of a front before the server at a URL.
 func (f *Front) Before(server string) http.Handler {
@@ -141,10 +153,11 @@ type Transcript struct {
 	Location string   // holds Files
 	Secrets  []string // must be in no error
 	Hide     []string // what differs from run to run, such as addresses
+	File     string   // in testdata; transcript.txt if empty
 }
 
 // RunTranscript compares what a source requests, and what it makes of answers of all kinds,
-// with testdata/transcript.txt.
+// with a file in testdata. No connection stays in use afterwards.
 func RunTranscript(t *testing.T, x Transcript) {
 	t.Helper()
 	var out strings.Builder
@@ -191,11 +204,12 @@ func RunTranscript(t *testing.T, x Transcript) {
 			requests()
 		}
 	}
+	writeBody := func(name string, size int64) error {
+		return x.Writer.Write(t.Context(), x.Location, name, strings.NewReader("a cache"), size)
+	}
 	if x.Writer != nil {
-		body := "a cache"
 		x.Front.set(x.Written, nil)
-		err := x.Writer.Write(t.Context(), x.Location, "compile cache/x+y.tar", strings.NewReader(body), int64(len(body)))
-		if err != nil {
+		if err := writeBody("compile cache/x+y.tar", 7); err != nil {
 			t.Error(err)
 		}
 		write("write")
@@ -245,11 +259,27 @@ func RunTranscript(t *testing.T, x Transcript) {
 		_, err := x.Source.Plan(t.Context(), x.Location, nil)
 		describe("plan", err)
 		describe("read", readAll())
+		if x.Writer != nil {
+			describe("write", writeBody("compile cache/x.tar", 7))
+		}
+	}
+	write("404, for each file")
+	x.Front.set(answer{status: 404}.give, nil)
+	for _, f := range planned {
+		if f.Version != "" {
+			_, err := readBody(t.Context(), x.Source, f, 0, max(f.Size, 1))
+			describe("read", err)
+		}
 	}
 	for _, c := range changes {
 		x.Front.set(nil, c.change)
 		write("a range %s", c.name)
 		describe("read", readAll())
+	}
+	if x.Writer != nil {
+		x.Front.set(x.Written, nil)
+		err := writeBody("compile cache/x.tar", 9)
+		write("write of too few bytes\n\t%s %v", source.KindOf(err), err)
 	}
 	x.Front.set(nil, nil)
 	if err := readAll(); err != nil {
@@ -260,14 +290,18 @@ func RunTranscript(t *testing.T, x Transcript) {
 		text = strings.ReplaceAll(text, h, "HIDDEN")
 	}
 	text = blockID.ReplaceAllString(text, "blockid=ID")
-	compare(t, text)
+	Compare(t, cmp.Or(x.File, "transcript.txt"), text)
+	if c, ok := x.Source.(interface{ Close() }); ok && x.Front.conns != nil {
+		x.Front.conns.CheckClosed(t, c)
+	}
 }
 
 var blockID = regexp.MustCompile(`blockid=[A-Za-z0-9%]+`)
 
-func compare(t *testing.T, text string) {
+// Compare compares a text with a file in testdata, which -update writes anew.
+func Compare(t *testing.T, name, text string) {
 	t.Helper()
-	file := filepath.Join("testdata", "transcript.txt")
+	file := filepath.Join("testdata", name)
 	if *update {
 		if err := errors.Join(os.MkdirAll("testdata", 0o777), os.WriteFile(file, []byte(text), 0o666)); err != nil {
 			t.Fatal(err)

@@ -36,6 +36,18 @@ var tasksFile string
 //go:embed advice.txt
 var adviceFile string
 
+// puzzles.txt has more of them, puzzles and what else may have their form, requests for code in many languages and roles among
+// them. They were written after what the ninth hold-out got wrong, and before the tenth was chosen.
+//
+//go:embed puzzles.txt
+var puzzlesFile string
+
+// wraps.txt has what prompts of every label may stand in, with the place @P for the prompt: headings, roles, rules, tags and marks
+// of an answer. Each prompt is fitted on in some of them too, so that they say nothing about the label.
+//
+//go:embed wraps.txt
+var wrapsFile string
+
 const (
 	perExample  = 20 // texts that are made of one
 	perFamily   = 3  // examples that count as one repository
@@ -64,7 +76,7 @@ var (
 		"If someone is sick, they stay in bed.|@N is a teacher or a doctor.|"+
 		"Some birds cannot fly.|It rained, so the street was wet.|@N arrived before @N.|Whoever owns a dog walks every day.", "|")
 
-	oneMark    = regexp.MustCompile(`\[(.)(.)\]`)
+	oneMark    = regexp.MustCompile(`\[([^\[])([^\]])\]`)
 	endOfPart  = regexp.MustCompile(`[.!?] |\n`)
 	instructed = regexp.MustCompile(`请|总结|概括|写|根据|要求|？|以下|下面`)
 	braces     = strings.NewReplacer("‹", "{", "›", "}")
@@ -75,19 +87,13 @@ var (
 // there are left out.
 func makeExamples(prompts []Prompt) (list []Prompt) {
 	g := newGenerator(prompts)
-	for _, file := range []string{examplesFile, formsFile, tasksFile, adviceFile} {
+	for _, file := range []string{examplesFile, formsFile, tasksFile, adviceFile, puzzlesFile} {
 		label := ""
 		var source *Source
 		n := 0
-		for line := range strings.Lines(file) {
-			line = strings.TrimSuffix(line, "\n")
+		for _, line := range g.readLines(file) {
 			if name, ok := strings.CutPrefix(line, "# "); ok {
 				label, n = name, 0
-				continue
-			}
-			if rest, ok := strings.CutPrefix(line, "="); ok {
-				name, text, _ := strings.Cut(rest, " ")
-				g.named[name] = text
 				continue
 			}
 			if n%perFamily == 0 {
@@ -102,6 +108,39 @@ func makeExamples(prompts []Prompt) (list []Prompt) {
 		}
 	}
 	return list
+}
+
+// wrapper puts prompts into the forms of wraps.txt.
+type wrapper struct {
+	generator
+	forms []string
+}
+
+func newWrapper() *wrapper {
+	w := &wrapper{generator: generator{random: rand.New(rand.NewPCG(26, 6)), named: map[string]string{}}}
+	w.forms = w.readLines(wrapsFile)
+	return w
+}
+
+// wrap puts a prompt into one of the forms.
+func (w *wrapper) wrap(text string) string {
+	form := strings.ReplaceAll(w.choose(w.pick(w.forms)), `\n`, "\n")
+	before, after, _ := strings.Cut(form, "@P")
+	return before + text + after
+}
+
+// readLines returns the lines of a file; a line "=NAME TEXT" names a text and is none of them.
+func (g *generator) readLines(file string) (lines []string) {
+	for line := range strings.Lines(file) {
+		line = strings.TrimSuffix(line, "\n")
+		if rest, ok := strings.CutPrefix(line, "="); ok {
+			name, text, _ := strings.Cut(rest, " ")
+			g.named[name] = text
+			continue
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 func newGenerator(prompts []Prompt) *generator {

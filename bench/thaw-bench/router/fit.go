@@ -20,6 +20,7 @@ const (
 	fitRepositories = 3     // that a feature must be in: words of one source say what it is about
 	fitFeatures     = 30000 // at most
 	fitLargest      = 20    // weight of a prompt
+	fitWrapped      = 0.3   // share of the prompts that are fitted on in a form of wraps.txt too
 	fitLeftOut      = 0.3   // share of a prompt's features that a step leaves out, so that no few of them decide
 	fitPartLeftOut  = 0.15  // share of its parts, and of its counts, that are left out whole
 )
@@ -48,8 +49,11 @@ type value struct {
 
 var categoryOf = map[string]category.Category{Extraction: category.Extraction, Code: category.Code, Reasoning: category.Reasoning, General: category.General}
 
+// labelWeight is what a label counts: signs of code are found by other means too, and what is general or reasoning has most forms.
+var labelWeight = map[string]float64{Extraction: 1, Code: 0.7, Reasoning: 1.3, General: 1.15}
+
 // Fit fits the model of categories by logistic regression on the sources that are not held out and
-// on the examples. Every repository counts alike, and so does every label.
+// on the examples. Every repository of a label counts alike.
 func Fit(prompts []Prompt) []byte {
 	list := readExamples(prompts)
 	features := chooseFeatures(list)
@@ -89,8 +93,15 @@ func readExamples(prompts []Prompt) (list []example) {
 		}
 		used[p.Source][p.Label] = append(used[p.Source][p.Label], p)
 	}
+	w := newWrapper()
+	one := func(p Prompt, text string) {
+		list = append(list, example{text: category.Read([]byte(text)), group: group{p.Source.Repository, p.Label}, is: categoryOf[p.Label]})
+	}
 	add := func(p Prompt) {
-		list = append(list, example{text: category.Read([]byte(p.Text)), group: group{p.Source.Repository, p.Label}, is: categoryOf[p.Label]})
+		one(p, p.Text)
+		if w.random.Float64() < fitWrapped {
+			one(p, w.wrap(p.Text))
+		}
 	}
 	for _, s := range order {
 		for _, label := range Labels {
@@ -112,7 +123,8 @@ func readExamples(prompts []Prompt) (list []example) {
 	}
 	for i := range list {
 		e := &list[i]
-		e.weight = min(float64(len(list))/category.Categories/float64(groups[e.group.label])/float64(size[e.group]), fitLargest)
+		each := float64(len(list)) / category.Categories / float64(groups[e.group.label]) / float64(size[e.group])
+		e.weight = labelWeight[e.group.label] * min(each, fitLargest)
 	}
 	return list
 }

@@ -1,73 +1,38 @@
 package router
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
 
-// heldOut returns the sources that are held out, the ninth hold-out. They were chosen by the names of their repositories,
-// files and members and of the tasks and categories that their authors gave them, before any of their prompts was read, where
-// the task is the label; the names were known when the last examples were written, and examples in the form of one of them
-// were left out. Questions to a doctor, requests to an assistant, quiz questions, roles, writing and summaries are general;
-// sequences of steps of a program, exercises and questions of programmers are code. Huatuo's questions, CFBench, CFBenchmark
-// and half of TAL-SCQ5K are in Chinese, the questions of multilingual CoNaLa in Spanish, Japanese and Russian, the others in
-// English. The files prompts.json were put together: of the patterns of fabric and the templates of Promptify with sentences
-// of NYT11 (six, two), a pattern whose name begins with extract_ as extraction; of the exercises in Python of Aider's benchmark
-// with the file to fill in; of the first question of each task of reasoning-gym's gallery that is in one of seven folders; of
-// the rules and every 20th question of KOR-Bench in its template; of every 100th question of TAL-SCQ5K with its options; of
-// what lineage-bench generates for 8 people; of every 20th utterance of each intent of Snips; of subject and message of
-// LiveQA's questions; of roles in files of their own; and of every 12th row of CFBenchmark. Their licences: AlpaCare's data are
-// under CC BY-NC 4.0, Snips' under CC0, multilingual CoNaLa under CC BY-SA 4.0, Huatuo, llm-foundry, CFBenchmark, SLIMER,
-// Promptify, InfiBench, CodeGen, reasoning-gym and KOR-Bench under Apache 2.0, fabric, the roles and lineage-bench under MIT;
-// LiveQA, CFBench, Aider's benchmark and TAL-SCQ5K have none at the top of their repositories.
+// heldOut returns the sources that are held out, the tenth hold-out. They were chosen by the names of their repositories, files
+// and members and of the tasks and categories that their authors gave them, before any of their prompts was read, where the task
+// is the label, and after the last examples were written. Plans, proofs, spatial, causal and temporal deduction, entailment,
+// puzzles and mathematics are reasoning; functions to write are code; templates that ask for entities, triples, facts or aspects
+// are extraction; roles, writing, advice, chat and translation are general. Each file prompts.json holds the prompts that Load
+// spreads over it, with their label as task; the Python templates of graphrag, graphiti, OntoGPT, mem0, kor and LLM-Sentiment
+// were filled with sentences of NYT11.
 func heldOut() (list []Source) {
-	add := func(s Source) {
-		s.Held = true
-		list = append(list, s)
-	}
-	// one adds a source whose prompts have one label.
-	one := func(name, repository, path, label string, most int, text ...string) {
-		add(Source{Name: name, Repository: repository, Path: path, Text: text, Label: label, Most: most})
-	}
-	byCategory := func(s Source, label string, most int, categories string) {
-		s.Labels, s.Most = map[string]string{}, most
-		for category := range strings.SplitSeq(categories, "|") {
-			s.Labels[category] = label
+	for label, sources := range map[string]string{
+		Reasoning: "PlanBench=karthikv792/LLMs-Planning|PutnamBench=trishullab/PutnamBench|ConTRoL=csitfun/ConTRoL-dataset|" +
+			"StepGame=ZhengxiangShi/StepGame|CLadder=causalNLP/cladder|TRAM=EternityYW/TRAM-Benchmark|Tengu-Bench=lightblue-tech/japanese_llm_eval",
+		Code: "BioCoder=gersteinlab/BioCoder|LeetCode of DeepSeek-Coder=deepseek-ai/DeepSeek-Coder|ReCode=amazon-science/recode|" +
+			"PandasEval and NumpyEval=microsoft/PyCodeGPT|LLM prompt library=abilzerian/LLM-Prompt-Library",
+		Extraction: "GraphRAG=microsoft/graphrag|Graphiti=getzep/graphiti|OntoGPT=monarch-initiative/ontogpt|Mem0=mem0ai/mem0|Kor=eyurtsev/kor|" +
+			"LLM-Sentiment=DAMO-NLP-SG/LLM-Sentiment|Tengu-Bench=lightblue-tech/japanese_llm_eval",
+		General: "awesome-chatgpt-prompts=f/awesome-chatgpt-prompts|Tengu-Bench=lightblue-tech/japanese_llm_eval|GPTs=linexjlin/GPTs|" +
+			"LLM prompt library=abilzerian/LLM-Prompt-Library|ComplexBench=thu-coai/ComplexBench",
+	} {
+		for source := range strings.SplitSeq(sources, "|") {
+			name, repository, _ := strings.Cut(source, "=")
+			list = append(list, Source{Name: name, Repository: repository, Path: "prompts.json", Text: []string{"prompt"},
+				Category: "task", Labels: map[string]string{label: label}, Most: 60, Held: true})
 		}
-		add(s)
 	}
-	one("iCliniq, questions", "XZhang97666/AlpaCare", "data/reference_outputs/claude-2/iCliniq_output.jsonl", General, 35, "prompt")
-	one("Huatuo, questions", "SCIR-HI/Huatuo-Llama-Med-Chinese", "benchmark/question.json", General, 35, "question")
-	one("LiveQA, medical", "abachaa/LiveQA_MedicalTask_TREC2017", "TestDataset/prompts.json", General, 35, "prompt")
-	one("Snips, seven intents", "sonos/nlu-benchmark", "2017-06-custom-intent-engines/prompts.json", General, 35, "prompt")
-	one("TriviaQA", "mosaicml/llm-foundry", "scripts/eval/local_data/world_knowledge/triviaqa_sm_sub.jsonl", General, 35, "context")
-	one("roles", "mustvlad/ChatGPT-System-Prompts", "prompts/prompts.json", General, 40, "prompt")
-	constraints := Source{Name: "CFBench", Repository: "PKU-Baichuan-MLSystemLab/CFBench", Path: "data/cfbench_data.json",
-		Text: []string{"prompt"}, Category: "scenario"}
-	byCategory(constraints, General, 60, "文学|内容创作与编辑|生活创作|公文撰写|新闻发布与报道|翻译|内容创作|市场营销与推广|问答|运动计划|广告文案生成|"+
-		"StoryGeneration|OpenQA|AncientPoem|Summary|Composition|LyricGeneration|ProseGeneration|JinYongGeneration|Couplet|MusicComment|"+
-		"ProductDesc|Translation|Explanation")
-	byCategory(constraints, Extraction, 20, "NER|KeywordRecognition|关键词抽取|Information_Extraction")
-	byCategory(constraints, Reasoning, 20, "NLI|Textual_Entailment|MathQA|关系判断（蕴含/中立/矛盾）|Cot")
-	fabric := Source{Name: "fabric, patterns", Repository: "danielmiessler/fabric", Path: "patterns/prompts.json",
-		Text: []string{"prompt"}, Category: "task"}
-	byCategory(fabric, General, 30, General)
-	byCategory(fabric, Extraction, 40, Extraction)
-	one("CFBenchmark, companies and products", "TongjiFinLab/CFBenchmark", "CFBenchmark-basic/data/prompts.json", Extraction, 40, "prompt")
-	one("SLIMER, PileNER", "andrewzamai/SLIMER", "data/pileNER/5pos_5neg_perNE_top391NEs_TrueDef/validation.jsonl", Extraction, 40,
-		"instruction", "input")
-	one("Promptify", "promptslab/Promptify", "promptify/prompts/templates/prompts.json", Extraction, 24, "prompt")
-	one("InfiBench", "infi-coder/infibench-evaluation-harness", "bigcode_eval/infibench/batched_prompts/suite_v2.1.csv", Code, 60,
-		"content_prompt")
-	for _, language := range []string{"es", "ja", "ru"} {
-		one("CoNaLa, "+language, "zorazrw/multilingual-conala", "dataset/test/"+language+"_test.json", Code, 15, "intent")
-	}
-	one("MTPB", "salesforce/CodeGen", "codegen1/benchmark/mtpb.jsonl", Code, 40, "prompts")
-	one("Aider's exercises in Python", "Aider-AI/polyglot-benchmark", "python/prompts.json", Code, 40, "prompt")
-	one("reasoning-gym, gallery", "open-thought/reasoning-gym", "prompts.json", Reasoning, 60, "prompt")
-	one("KOR-Bench, logic, operations and puzzles", "KOR-Bench/KOR-Bench", "data/prompts.json", Reasoning, 40, "prompt")
-	one("TAL-SCQ5K", "math-eval/TAL-SCQ5K", "prompts.json", Reasoning, 40, "prompt")
-	one("lineage-bench", "fairydreaming/lineage-bench", "prompts.json", Reasoning, 16, "prompt")
-	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b Source) int { return strings.Compare(a.Name+sourceLabel(a), b.Name+sourceLabel(b)) })
 	return list
 }
+
+// sourceLabel returns the label of a source whose prompts have one.
+func sourceLabel(s Source) string { return strings.Join(slices.Collect(maps.Values(s.Labels)), "") }

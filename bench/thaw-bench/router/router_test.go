@@ -111,7 +111,7 @@ func TestSources(t *testing.T) {
 // TestForms: the examples of every label are made where their passages are, and every name in them stands for something.
 func TestForms(t *testing.T) {
 	named := formsFile // names are of this file and of the files after it
-	for _, file := range []string{"", tasksFile, adviceFile} {
+	for _, file := range []string{"", tasksFile, adviceFile, puzzlesFile} {
 		named += "\n" + file
 		for _, name := range regexp.MustCompile(`\{=\w+`).FindAllString(named, -1) {
 			if !strings.Contains("\n"+named, "\n"+name[1:]+" ") {

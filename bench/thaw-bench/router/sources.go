@@ -46,7 +46,8 @@ var bench = map[string]string{
 
 // Sources are the labelled prompts. Word problems and logic puzzles are reasoning; requests
 // to an assistant, questions to a bank, writing and look-ups are general.
-var Sources = slices.Concat(seen, seenThird(), seenFourth(), seenFifth(), seenSixth(), seenSeventh(), seenEighth(), neverHeld(), heldOut())
+var Sources = slices.Concat(seen, seenThird(), seenFourth(), seenFifth(), seenSixth(), seenSeventh(), seenEighth(), seenNinth(),
+	neverHeld(), readBefore(), heldOut())
 
 var seen = []Source{
 	{Name: "gsm8k (train)", Repository: "openai/grade-school-math", Path: "texts:gsm8k-train-1000.jsonl", Text: []string{"text"}, Label: Reasoning},

@@ -221,8 +221,8 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	_, err = a.client.NewBlockBlobClient(blob).UploadStream(ctx, httpsource.Exactly(body, size),
 		&blockblob.UploadStreamOptions{BlockSize: uploadBlock, Concurrency: uploads})
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced", Err: err}
+	if errors.Is(err, httpsource.ErrShort) {
+		return &source.Error{Kind: source.Broken, Source: p.String(), File: name, Detail: "is shorter than announced"}
 	}
 	if err != nil {
 		return sdkError(ctx, p, a, name, err)

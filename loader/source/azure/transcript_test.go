@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/azure"
-	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/azuretest"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
@@ -17,7 +16,7 @@ func TestTranscript(t *testing.T) {
 		srv.Put("a/model/"+name, body)
 	}
 	front := &sourcetest.Front{}
-	url := testkit.Serve(t, front.Before(srv.URL)).URL
+	url := front.Serve(t, srv.URL)
 	s := azure.New(azure.Options{Getenv: func(name string) string { return strings.ReplaceAll(srv.Getenv(name), srv.URL, url) }})
 	t.Cleanup(s.Close)
 	sourcetest.RunTranscript(t, sourcetest.Transcript{Source: s, Writer: s, Front: front, Location: azuretest.Location("a/model"),

@@ -19,7 +19,7 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 	} {
 		r := &http.Response{StatusCode: 400, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader(`{"error":{"errors":[{"reason":"` + reason + `"}]}}`))}
-		if err := s.responseError(r, bucketLocation{Name: "b"}, ""); !strings.Contains(err.Error(), want) {
+		if err := responseError(r, bucketLocation{Name: "b"}, "", s.tokens); !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v\nlacks %s", reason, err, want)
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Source) getJSON(ctx context.Context, p bucketLocation, at string, query
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode != http.StatusOK {
-		return s.responseError(r, p, "")
+		return responseError(r, p, "", s.tokens)
 	}
 	return httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the answer is not what the API gives")
 }
@@ -197,13 +197,14 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		Source: p.String(), File: f, Offset: offset, Length: length,
 		SameVersion:   func(h http.Header) bool { g := h.Get("X-Goog-Generation"); return g == "" || g == f.Version },
 		Sign:          func(req *http.Request) error { return s.authorize(req, p, s.tokens) },
-		ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
+		ResponseError: func(r *http.Response) error { return responseError(r, p, f.Name, s.tokens) },
 	})
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError returns the bucket's refusal. Its message is dropped.
-func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
+// responseError returns the bucket's refusal of a request with one of these tokens. Its message
+// is dropped.
+func responseError(r *http.Response, p bucketLocation, name string, shown *tokens) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
 		Error struct {
@@ -226,7 +227,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 			e.Fix = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
 		}
 	case 401, 403:
-		e.Detail += ", with " + s.tokens.describe()
+		e.Detail += ", with " + shown.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
 	case 404:
 		e.Fix = "check bucket and prefix; names are case-sensitive"
@@ -263,7 +264,7 @@ func (s *Source) Write(ctx context.Context, location, name string, body io.ReadS
 	}
 	defer httpsource.Drain(r)
 	if r.StatusCode/100 != 2 {
-		return s.responseError(r, p, name)
+		return responseError(r, p, name, s.writes)
 	}
 	return nil
 }

@@ -1,20 +1,159 @@
 package gcs
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/oauth2/google"
+
+	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 // TestTokenLifetime: a token is not used in the last minute of its life, which a request may
 // take, nor for longer than an hour.
 func TestTokenLifetime(t *testing.T) {
-	for lifetime, most := range map[time.Duration]time.Duration{
-		0: 10 * time.Second, 2 * time.Minute: time.Minute, 30 * time.Minute: 29 * time.Minute, 5 * time.Hour: time.Hour,
-	} {
-		var k tokens
-		k.store("x", lifetime)
-		if left := time.Until(k.until); left > most || left < most-time.Minute {
-			t.Errorf("a token of %v is used for %v, want %v", lifetime, left, most)
+	synctest.Test(t, func(t *testing.T) {
+		for lifetime, want := range map[time.Duration]time.Duration{
+			0: 10 * time.Second, -time.Hour: 10 * time.Second, time.Minute: 10 * time.Second, 2 * time.Minute: time.Minute, 30 * time.Minute: 29 * time.Minute,
+			61 * time.Minute: time.Hour, 5 * time.Hour: time.Hour,
+		} {
+			var k tokens
+			if k.store("x", lifetime); time.Until(k.until) != want {
+				t.Errorf("a token of %v is used for %v, want %v", lifetime, time.Until(k.until), want)
+			}
+		}
+	})
+}
+
+// TestKindsOfCredentials: each kind of credentials file is taken.
+func TestKindsOfCredentials(t *testing.T) {
+	const user = `{"type":"authorized_user","client_id":"c","client_secret":"s","refresh_token":"r"}`
+	const external = `"audience":"//iam.googleapis.com/x","subject_token_type":"urn:ietf:params:oauth:token-type:jwt",` +
+		`"token_url":"https://sts.googleapis.com/v1/token","credential_source":{"file":"/none"}`
+	files := map[google.CredentialsType]string{
+		google.ServiceAccount:  `{"type":"service_account","client_email":"a@b","private_key":"x","token_uri":"https://x.example"}`,
+		google.AuthorizedUser:  user,
+		google.ExternalAccount: `{"type":"external_account",` + external + `}`,
+		google.ExternalAccountAuthorizedUser: `{"type":"external_account_authorized_user","audience":"x","client_id":"c","client_secret":"s",` +
+			`"refresh_token":"r","token_url":"https://sts.googleapis.com/v1/oauthtoken","token_info_url":"https://sts.googleapis.com/v1/introspect"}`,
+		google.ImpersonatedServiceAccount: `{"type":"impersonated_service_account","service_account_impersonation_url":` +
+			`"https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/a@b:generateAccessToken","source_credentials":` + user + `}`,
+	}
+	for kind, text := range files {
+		name := filepath.Join(t.TempDir(), "key.json")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		k := newTokens(func(v string) string { return map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": name}[v] }, false, scopeRead)
+		if err := k.findCredentials(); err != nil || k.file == nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		k.close()
+	}
+}
+
+// TestMetadataConnections: nothing stays open to the metadata server, whatever it answers; a
+// token is used for its life, and a caller that has left gets none.
+func TestMetadataConnections(t *testing.T) {
+	for answer, want := range map[string]time.Duration{`{"access_token":"t","expires_in":3600}`: 59 * time.Minute, `{"access_token":"t","expires_in":120}`: time.Minute, "": 0, "<html>": 0} {
+		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasPrefix(answer, "{") {
+				w.Header().Set("Metadata-Flavor", "Google")
+			}
+			fmt.Fprint(w, answer+strings.Repeat(" ", 100<<10))
+		}))
+		conns := sourcetest.CountConnections(srv)
+		srv.Start()
+		k := newTokens(func(v string) string {
+			return map[string]string{"GCE_METADATA_HOST": strings.TrimPrefix(srv.URL, "http://")}[v]
+		}, false, scopeRead)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		over := errors.New("over")
+		cancel(over)
+		if token, err := k.get(ctx); token != "" || err != over {
+			t.Errorf("of a caller that left: %q, %v", token, err)
+		}
+		before := time.Now()
+		token, err := k.get(t.Context())
+		if err != nil || (token != "") != (want > 0) || k.until.Before(before.Add(want)) && want > 0 || k.until.After(time.Now().Add(want)) {
+			t.Errorf("%s: %q until %v, %v", answer, token, k.until, err)
+		}
+		conns.CheckClosed(t, closer(k.close))
+		srv.Close()
+	}
+}
+
+type closer func()
+
+func (c closer) Close() { c() }
+
+// TestWhoIsRefused: the error of a refusal names what was shown for the request that was
+// refused, and the cause of a caller that left is its own.
+func TestWhoIsRefused(t *testing.T) {
+	machine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Metadata-Flavor", "Google")
+		fmt.Fprint(w, `{"access_token":"t","expires_in":3600}`)
+	}))
+	defer machine.Close()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer srv.Close()
+	open := func() *Source {
+		env := map[string]string{"STORAGE_EMULATOR_HOST": srv.URL, "GCE_METADATA_HOST": strings.TrimPrefix(machine.URL, "http://")}
+		s := New(Options{Getenv: func(name string) string { return env[name] }, Identity: true})
+		t.Cleanup(s.Close)
+		return s
+	}
+	calls := map[string]func(ctx context.Context, s *Source) error{
+		"plan": func(ctx context.Context, s *Source) error {
+			_, err := s.Plan(ctx, "gs://bucket/a", nil)
+			return err
+		},
+		"plan of a file": func(ctx context.Context, s *Source) error {
+			_, err := s.Plan(ctx, "gs://bucket/a.gguf", nil)
+			return err
+		},
+		"read": func(ctx context.Context, s *Source) error {
+			_, err := s.Read(ctx, source.File{Name: "x", Ref: "bucket|a/x", Version: "1"}, 0, 1)
+			return err
+		},
+		"write": func(ctx context.Context, s *Source) error {
+			return s.Write(ctx, "gs://bucket/a", "x", strings.NewReader("x"), 1)
+		},
+	}
+	for name, call := range calls {
+		if err := call(t.Context(), open()); source.KindOf(err) != source.Denied ||
+			!strings.Contains(err.Error(), "403, with the identity of this machine (") {
+			t.Errorf("%s: %v", name, err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		over := errors.New("over")
+		cancel(over)
+		if err := call(ctx, open()); err != over {
+			t.Errorf("%s of a caller that left: %v", name, err)
+		}
+	}
+}
+
+// TestEncodedObjects: a compressed object is an error only where it is staged.
+func TestEncodedObjects(t *testing.T) {
+	p, err := parse("gs://bucket/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := object{Name: "a/x.bin", Size: "5", Generation: "7", ContentEncoding: "gzip"}
+	for pattern, want := range map[string]source.Kind{"": "", "*.bin": source.Corrupt, "*.txt": ""} {
+		if f, err := fileOf(p, o, source.Globs{pattern}); source.KindOf(err) != want || want == "" && f.Name != "a/x.bin" {
+			t.Errorf("%q: %+v, %v", pattern, f, err)
 		}
 	}
 }

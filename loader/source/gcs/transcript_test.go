@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/gcs"
-	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/gcstest"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
@@ -16,7 +15,7 @@ func TestTranscript(t *testing.T) {
 		srv.Put("a/model/"+name, body, "")
 	}
 	front := &sourcetest.Front{}
-	url := testkit.Serve(t, front.Before(srv.URL)).URL
+	url := front.Serve(t, srv.URL)
 	s := gcs.New(gcs.Options{Getenv: func(name string) string { return strings.ReplaceAll(srv.Getenv(name), srv.URL, url) }})
 	t.Cleanup(s.Close)
 	sourcetest.RunTranscript(t, sourcetest.Transcript{Source: s, Writer: s, Front: front, Location: bucket + "/a/model",

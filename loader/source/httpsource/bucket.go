@@ -135,8 +135,8 @@ func (b Bucket) NewUpload(ctx context.Context, method, url, name string, body io
 
 func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*http.Response, error) {
 	r, err := client.Do(req)
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced", Err: err}
+	if errors.Is(err, ErrShort) {
+		return nil, &source.Error{Kind: source.Broken, Source: b.String(), File: name, Detail: "is shorter than announced"}
 	}
 	if err != nil {
 		return nil, Network(req.Context(), b.String(), name, err)
@@ -144,8 +144,12 @@ func (b Bucket) Upload(client *http.Client, req *http.Request, name string) (*ht
 	return r, nil
 }
 
-// Exactly returns the first size bytes of r, and an error if there are fewer, so that
-// no partial object is stored.
+// ErrShort is the error of a body with fewer bytes than were announced. A connection that ends
+// early has another.
+var ErrShort = errors.New("the body is shorter than announced")
+
+// Exactly returns the first size bytes of r, and ErrShort if there are fewer, so that no
+// partial object is stored.
 func Exactly(r io.Reader, size int64) io.Reader { return &exactly{r, size} }
 
 type exactly struct {
@@ -159,7 +163,7 @@ func (e *exactly) Read(b []byte) (int, error) {
 	}
 	n, err := e.r.Read(b[:min(int64(len(b)), e.left)])
 	if e.left -= int64(n); err == io.EOF && e.left > 0 {
-		err = io.ErrUnexpectedEOF
+		err = ErrShort
 	}
 	return n, err
 }

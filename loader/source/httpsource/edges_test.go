@@ -219,7 +219,7 @@ func TestBodies(t *testing.T) {
 	if _, err := ReadBody(r, 4, "s"); err != broken {
 		t.Errorf("of a caller that left: %v", err)
 	}
-	for in, want := range map[string]string{"": "unexpected EOF", "abc": "unexpected EOF", "abcd": "", "abcdef": ""} {
+	for in, want := range map[string]string{"": ErrShort.Error(), "abc": ErrShort.Error(), "abcd": "", "abcdef": ""} {
 		for _, from := range []func(io.Reader) io.Reader{iotest.OneByteReader, iotest.DataErrReader, func(r io.Reader) io.Reader { return r }} {
 			got, err := io.ReadAll(Exactly(from(strings.NewReader(in)), 4))
 			if fmt.Sprint(err) != map[bool]string{true: "<nil>", false: want}[want == ""] || string(got) != in[:min(4, len(in))] {
@@ -264,7 +264,7 @@ func TestBuckets(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"gs://abc/x", "abc", "s3:/abc", "s3://", "s3://ab", "s3://a", "s3://-abc", "s3://abc-", "s3://.abc", "s3://Abc", "s3://a..b", "s3://a/b", "s3://" + strings.Repeat("a", 64), "s3://abc?x", "s3://abc/x?y",
+		"gs://abc/x", "abc", "s3:/abc", "s3://", "s3://ab", "s3://a", "s3://-abc", "s3://abc-", "s3://.abc", "s3://Abc", "s3://a..b", "s3://a/b", "s3://abc/u@x", "s3://a..bc/x", "s3://" + strings.Repeat("a", 64), "s3://abc?x", "s3://abc/x?y",
 		"s3://abc/#x", "s3://u@abc/x", "s3://abc/x\\y", "s3://abc/x\x1f", "s3://abc/x\x7f", "s3://abc/.", "s3://abc/..", "s3://abc/a/../b", "s3://abc/a/./b", "s3://abc/a//b",
 	} {
 		_, err := ParseBucket("s3", bad, 63)
@@ -318,6 +318,13 @@ func TestListings(t *testing.T) {
 		if source.KindOf(err) != x.want || err != nil && (plan.Files != nil || !strings.HasPrefix(err.Error(), "s3://abc/p")) {
 			t.Errorf("%s: %d files, %v", name, len(plan.Files), err)
 		}
+	}
+	asked := 0
+	if _, err := b.List(func(string) ([]source.File, string, error) {
+		asked++
+		return []source.File{file("p/a")}, "again", nil
+	}); source.KindOf(err) != source.Malformed || asked != 2 {
+		t.Errorf("a page that goes on at itself: asked %d times, %v", asked, err)
 	}
 	failed := errors.New("no")
 	if _, err := b.List(func(string) ([]source.File, string, error) { return nil, "", failed }); err != failed {

@@ -221,7 +221,7 @@ func checkRedirect(t *HostTrust) func(req *http.Request, via []*http.Request) er
 		switch {
 		case len(via) > maxRedirects:
 			return &source.Error{Kind: source.Refused, Detail: "redirects too often"}
-		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[0].URL.Scheme == "https"):
+		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[len(via)-1].URL.Scheme == "https"):
 			return &source.Error{Kind: source.Refused, Detail: "redirects from https to something else"}
 		}
 		if t == nil {

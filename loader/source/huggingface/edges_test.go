@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -218,6 +219,10 @@ func TestExpiredAddress(t *testing.T) {
 		if err := read(); err != nil {
 			t.Fatal(err)
 		}
+		until := s.cdn[f.Ref].until
+		if err := read(); err != nil || resolved.Load() != 1 || s.cdn[f.Ref].until != until || until.IsZero() {
+			t.Errorf("%v, resolved %d times; a signed address is used until %v, then %v", err, resolved.Load(), until, s.cdn[f.Ref].until)
+		}
 		refuses.Store(true)
 		if err := read(); (err == nil) != again || again != (resolved.Load() == 2) {
 			t.Errorf("%d: %v, resolved %d times", status, err, resolved.Load())
@@ -225,5 +230,51 @@ func TestExpiredAddress(t *testing.T) {
 	}
 	if _, err := withEnv(t, nil).Read(t.Context(), source.File{Name: "f", Ref: "a|b"}, 0, 1); source.KindOf(err) != source.BadSource {
 		t.Error(err)
+	}
+}
+
+// TestBoundsOfTrees: pages and files of a listing are read to their bounds and no further; what
+// is no file is none.
+func TestBoundsOfTrees(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	sha, location := commit, "hf://org/repo@"+commit
+	plan := func(pages, files int) (int, error) {
+		srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/revision/") {
+				fmt.Fprintf(w, `{"sha":%q}`, sha)
+				return
+			}
+			page, _ := strconv.Atoi(r.URL.Query().Get("page"))
+			if page+1 < pages {
+				w.Header().Set("Link", fmt.Sprintf(`<http://%s%s?page=%d>; rel="next"`, r.Host, r.URL.Path, page+1))
+			}
+			entries := []string{`{"type":"directory","oid":"1","path":"d"}`, `{"type":"other","oid":"1","path":"x.json"}`}
+			if page == 0 {
+				for i := range files {
+					entries = append(entries, fmt.Sprintf(`{"type":"file","oid":"1","size":1,"path":"%d.json"}`, i))
+				}
+			}
+			fmt.Fprint(w, "["+strings.Join(entries, ",")+"]")
+		}))
+		got, err := withEnv(t, map[string]string{"HF_ENDPOINT": srv.URL}).Plan(t.Context(), location, nil)
+		return len(got.Files), err
+	}
+	for _, x := range []struct {
+		pages, files int
+		want         source.Kind
+	}{
+		{maxPages, 1, ""}, {maxPages + 1, 1, source.Malformed}, {1, maxFiles, ""}, {1, maxFiles + 1, source.Refused}, {2, 0, source.NotFound},
+	} {
+		got, err := plan(x.pages, x.files)
+		if source.KindOf(err) != x.want || x.want == "" && (err != nil || got != x.files) {
+			t.Errorf("%d pages, %d files: %d, %v", x.pages, x.files, got, err)
+		}
+	}
+	location = "hf://org/repo"
+	for _, sha = range []string{commit, "main", "", commit[1:], strings.ToUpper(strings.Repeat("a", 40))} {
+		want := map[bool]source.Kind{true: "", false: source.Malformed}[sha == commit]
+		if _, err := plan(1, 1); source.KindOf(err) != want {
+			t.Errorf("a revision that is %q: %v", sha, err)
+		}
 	}
 }

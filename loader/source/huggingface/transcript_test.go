@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/huggingface"
-	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/huggingfacetest"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
@@ -18,7 +17,7 @@ func TestTranscript(t *testing.T) {
 	}
 	srv.Commit("main", files)
 	front := &sourcetest.Front{}
-	url := testkit.Serve(t, front.Before(srv.URL)).URL
+	url := front.Serve(t, srv.URL)
 	s := huggingface.New(huggingface.Options{Getenv: func(name string) string { return strings.ReplaceAll(srv.Getenv(name), srv.URL, url) }})
 	t.Cleanup(s.Close)
 	sourcetest.RunTranscript(t, sourcetest.Transcript{Source: s, Front: front, Location: repo + "/a folder",

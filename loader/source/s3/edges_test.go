@@ -99,6 +99,7 @@ s3 =
 		region, endpoint string // "": refused
 	}{
 		{nil, "ap-south-1", "<nil>"},
+		{[]string{"AWS_PROFILE", "default"}, "ap-south-1", "<nil>"},
 		{[]string{"AWS_PROFILE", "r2"}, "auto", "https://r2.example"},
 		{[]string{"AWS_PROFILE", "r2", "AWS_REGION", "eu-west-1", "AWS_ENDPOINT_URL", "http://minio:9000"}, "eu-west-1", "http://minio:9000"},
 		{[]string{"AWS_PROFILE", "r2", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "auto", "<nil>"},

@@ -272,11 +272,13 @@ func TestWebIdentity(t *testing.T) {
 	srv.put(t, "m/x.gguf", make([]byte, 10))
 	var tokens atomic.Value
 	tokens.Store("")
+	var until atomic.Value
+	until.Store("2099-01-01T00:00:00Z")
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		token := r.Form.Get("WebIdentityToken")
 		tokens.Store(tokens.Load().(string) + token + " ")
-		fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>KEY%s</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, token)
+		fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>KEY%s</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, token, until.Load())
 	}))
 	defer sts.Close()
 	file := filepath.Join(t.TempDir(), "token")
@@ -292,7 +294,7 @@ func TestWebIdentity(t *testing.T) {
 		return false
 	})
 	s := s3.New(s3.Options{Getenv: srv.env("AWS_ACCESS_KEY_ID", "", "AWS_SHARED_CREDENTIALS_FILE", file+".none",
-		"AWS_CONFIG_FILE", file+".none", "AWS_WEB_IDENTITY_TOKEN_FILE",
+		"AWS_CONFIG_FILE", file+".none", "AWS_EC2_METADATA_DISABLED", "true", "AWS_WEB_IDENTITY_TOKEN_FILE",
 		file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r", "AWS_ENDPOINT_URL_STS", sts.URL)})
 	defer s.Close()
 	for range 2 {
@@ -310,6 +312,20 @@ func TestWebIdentity(t *testing.T) {
 	}
 	if got := tokens.Load(); got != "one two " {
 		t.Errorf("tokens shown: %q", got)
+	}
+	write("three")
+	until.Store("2020-01-01T00:00:00Z") // keys that are over are not used again
+	if err := s.Refresh(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	tokens.Store("")
+	for range 2 {
+		if _, err := s.Plan(t.Context(), "s3://"+bucket+"/m", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := tokens.Load().(string); strings.Count(got, "three ") < 2 {
+		t.Errorf("tokens shown for keys that are over: %q", got)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/loader/source/s3"
-	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
@@ -15,7 +14,7 @@ func TestTranscript(t *testing.T) {
 		srv.put(t, "a/model/"+name, body)
 	}
 	front := &sourcetest.Front{}
-	url := testkit.Serve(t, front.Before(srv.url)).URL
+	url := front.Serve(t, srv.url)
 	env := srv.env()
 	s := s3.New(s3.Options{Getenv: func(name string) string { return strings.ReplaceAll(env(name), srv.url, url) }})
 	t.Cleanup(s.Close)

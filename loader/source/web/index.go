@@ -45,6 +45,9 @@ func parseSums(text string) ([]source.File, error) {
 	return files, nil
 }
 
+// maxLinks bounds a page, which has links beside those of its files.
+const maxLinks = 2 * maxFiles
+
 var link = regexp.MustCompile(`(?i)<a\s[^>]*?href\s*=\s*(?:"([^"]*)"|'([^']*)')`)
 
 // parseIndex returns what a folder's page lists, folders with a slash at their
@@ -60,8 +63,12 @@ func parseIndex(kind string, raw []byte, page *url.URL) ([]string, error) {
 	if !strings.HasSuffix(base.Path, "/") {
 		base.Path += "/"
 	}
+	links := link.FindAllStringSubmatch(string(raw), maxLinks+1)
+	if len(links) > maxLinks {
+		return nil, fmt.Errorf("it has more than %d links", maxLinks)
+	}
 	var names []string
-	for _, m := range link.FindAllStringSubmatch(string(raw), maxFiles) {
+	for _, m := range links {
 		u, err := url.Parse(html.UnescapeString(m[1] + m[2]))
 		if err != nil {
 			continue

@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,17 +25,19 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve starts a server and a source that trusts it.
+// serve starts a server and a source that trusts it, all of whose connections end with the test.
 func serve(t *testing.T, h http.Handler) (*Source, string) {
 	t.Helper()
 	srv := httptest.NewUnstartedServer(h)
 	srv.TLS = &tls.Config{NextProtos: []string{"http/1.1"}}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // callers that leave
+	conns := sourcetest.CountConnections(srv)
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	roots := x509.NewCertPool()
@@ -46,7 +48,7 @@ func serve(t *testing.T, h http.Handler) (*Source, string) {
 		}
 		return ""
 	}})
-	t.Cleanup(s.Close)
+	t.Cleanup(func() { conns.CheckClosed(t, s) })
 	return s, srv.URL
 }
 
@@ -140,31 +142,48 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestManyFiles: a folder has more files than are asked for their size at once.
+// TestManyFiles: a folder has more files than are asked for their size at once, and no more
+// than those are.
 func TestManyFiles(t *testing.T) {
 	folder := t.TempDir()
 	for i := range 3 * maxHeads {
 		put(t, folder, fmt.Sprintf("m/%d.json", i), []byte("{}"))
 	}
-	s, at := serve(t, tagged(folder))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	files := tagged(folder)
+	var atOnce, most atomic.Int32
+	full := make(chan struct{})
+	s, at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			n := atOnce.Add(1)
+			defer atOnce.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			<-full
+		}
+		files.ServeHTTP(w, r)
+	}))
+	top, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
 	type planned struct {
 		plan source.Plan
 		err  error
 	}
 	got := make(chan planned, 1)
 	go func() {
-		plan, err := s.Plan(ctx, at+"/m", nil)
+		plan, err := s.Plan(t.Context(), at+"/m", nil)
 		got <- planned{plan, err}
 	}()
-	select {
-	case p := <-got:
-		if p.err != nil || len(p.plan.Files) != 3*maxHeads {
-			t.Errorf("%d files, %v", len(p.plan.Files), p.err)
+	testkit.Eventually(t, "files are asked for at once", func() bool { return most.Load() >= maxHeads })
+	for range 3 * maxHeads { // time in which more might come
+		if _, err := s.readSums(t.Context(), at, top); err != nil {
+			t.Error(err)
 		}
-	case <-ctx.Done():
-		t.Fatal("the folder is not listed")
+	}
+	close(full)
+	if p := <-got; p.err != nil || len(p.plan.Files) != 3*maxHeads || most.Load() != maxHeads {
+		t.Errorf("%d files, %v; %d at once, want %d", len(p.plan.Files), p.err, most.Load(), maxHeads)
 	}
 }
 

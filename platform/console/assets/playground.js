@@ -57,14 +57,14 @@ export function Playground({ model }) {
   server.useServer();
   useTitle("Playground");
   const names = useNames();
-  const [name, setName] = useState(model);
+  const [written, setWritten] = useState(model);
+  const name = written || names[0] || ""; // the field shows the first one, and is the user's alone
   const [system, setSystem] = useState("");
   const [most, setMost] = useState("256");
   const [turns, setTurns] = useState([]);
   const [run, setRun] = useState(null);
   const [error, setError] = useState(null);
   const text = useRef(null), controller = useRef(null), end = useRef(null);
-  useEffect(() => { if (!name && names.length) setName(names[0]); }, [names]);
   useEffect(() => () => controller.current && controller.current.abort(), []);
 
   const send = async e => {
@@ -111,8 +111,8 @@ export function Playground({ model }) {
     text.current && text.current.focus();
   };
   useEffect(() => { if (end.current) end.current.scrollIntoView({ block: "nearest" }); });
-  const like = name.toLowerCase();
-  const matching = names.filter(n => n.toLowerCase().includes(like) || names.includes(name)).slice(0, offered);
+  const like = written.toLowerCase();
+  const matching = names.filter(n => n.toLowerCase().includes(like) || names.includes(written)).slice(0, offered);
   return html`<div class="columns playground">
     <${Section} main id="chat" title="Playground" actions=${turns.length > 0 && html`<button onClick=${() => { controller.current && controller.current.abort(); setTurns([]); setRun(null); setError(null); }}>Begin anew</button>`}>
       <div class="chat" role="log" aria-label="Conversation" tabindex="0">
@@ -131,7 +131,7 @@ export function Playground({ model }) {
     <div>
       <${Section} id="settings" title="Request">
         <div class="fields">
-          <label>Model<input list="names" value=${name} onInput=${e => setName(e.target.value)} autocomplete="off" spellcheck=${false} /></label>
+          <label>Model<input list="names" value=${written} placeholder=${name} onInput=${e => setWritten(e.target.value)} autocomplete="off" spellcheck=${false} /></label>
           <datalist id="names">${matching.map(n => html`<option key=${n} value=${n}></option>`)}</datalist>
           <label>Tokens at most<input class="num" inputmode="numeric" value=${most} onInput=${e => setMost(e.target.value)} /></label>
           <label>System message<textarea rows="2" value=${system} onInput=${e => setSystem(e.target.value)}></textarea></label>
