@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -120,8 +121,18 @@ func CheckSource(s string) (message, hint string) {
 		if u, err := url.Parse(s); err != nil || u.Hostname() == "" {
 			return fmt.Sprintf("%q is no valid address", Clip(s)), f.form
 		}
+		if part := strings.Split(rest, "/"); len(part) > 3 && (first == "huggingface.co" || first == "hf.co") &&
+			!slices.Contains([]string{"tree", "blob", "resolve"}, part[3]) {
+			repo := "hf://" + part[1] + "/" + part[2]
+			if part[3] == "commit" && len(part) > 4 {
+				repo += "@" + part[4]
+			}
+			return "that is another page of the hub than a model's", "did you mean " + Clip(repo) + "?"
+		}
 	case "hf":
-		if part := strings.Split(rest, "/"); len(part) > 2 && (first == "datasets" || first == "spaces") {
+		if part := strings.Split(rest, "/"); len(part) > 2 && first == "models" {
+			return fmt.Sprintf("%q does not name a repository of the hub", Clip(s)), "did you mean hf://" + Clip(strings.Join(part[1:], "/")) + "?"
+		} else if len(part) > 2 && (first == "datasets" || first == "spaces") {
 			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
 		}
 		if !hubRepo.MatchString(rest) {
