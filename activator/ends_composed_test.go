@@ -11,7 +11,7 @@ import (
 func noting(o *Options) {
 	log := o.Log
 	o.Prewarm = func(name functions.Name, until time.Time, by string) error {
-		log.Info("prewarm", "model", name.String(), "for", until.Sub(time.Now()), "by", by)
+		log.Info("prewarm", "model", name.String(), "for", time.Until(until), "by", by)
 		return nil
 	}
 	o.Stage = func(name functions.Name, by string) error {

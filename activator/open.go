@@ -13,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/unknownpath"
 )
 
 // request is what is asked, by whom, and of which function. It stays as it was opened, but for
@@ -66,7 +67,7 @@ func (a *Activator) newRequest(req *httpserver.Request) (p *proxyRequest, e *ope
 	p.req.http.req, p.req.endpoint = req, cmp.Or(openai.FindEndpoint(req.Path), &otherEndpoint)
 	switch {
 	case p.req.endpoint == &otherEndpoint:
-		e = openai.UnknownPath("this server does not answer", req.Path)
+		e = unknownpath.Error("this server does not answer", req.Path)
 	case req.Method != "POST":
 		e = openai.New(openai.MethodNotAllowed, "Use POST here.")
 		e.Allow = "POST"

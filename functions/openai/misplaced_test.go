@@ -54,12 +54,4 @@ func TestMisplacedJSON(t *testing.T) {
 	if _, err := Peek([]byte(`{"model":"m","chat_template":"x"}`)); err == nil || !strings.Contains(err.Error(), "leave it out. What an engine does for all requests") {
 		t.Errorf("an engine's own parameter: %v", err)
 	}
-	if e := UnknownPath("this server does not answer", "/v1/messages/batches").For("/v1/messages/batches"); !strings.HasPrefix(string(e.JSON), `{"type":"error"`) {
-		t.Errorf("not Anthropic's form: %s", e.JSON)
-	}
-	for _, path := range []string{"/v1/threads", "/v2/models/m/infer", "/pooling"} {
-		if e := UnknownPath("this server does not answer", path); !strings.Contains(e.Message, "/v1/chat/completions") {
-			t.Errorf("%s: %s", path, e.Message)
-		}
-	}
 }

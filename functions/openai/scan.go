@@ -28,22 +28,28 @@ func (u Usage) Append(b []byte) []byte {
 // one goroutine.
 type Stream struct {
 	TakeUsage bool
+	Findings
 
-	Token    bool   // generated text or a tool call has come
-	Finished bool   // some choice has a finish_reason
-	Failed   bool   // the engine sent an error: [DONE] after it is no success
-	Done     bool   // [DONE], or the end event of the responses and messages endpoints
-	InLines  bool   // the JSON of some event has several lines of data
-	Doubled  bool   // the data of some event begins with data: itself
-	Said     []byte // the last data that is a text, where no token has come
-	Usage    Usage
+	Said []byte // the last data that is a text, where no token has come
 
 	line  []byte // a line that has begun and not ended
 	long  bool   // it is longer than maxLine: not parsed
 	blank bool   // the line before was removed, and so is the empty one after it
 	ping  bool   // the present event is one
 	data  []byte // of an event whose JSON has more lines
+	known sample
 	out   []byte
+}
+
+// Findings are what a Stream has found so far.
+type Findings struct {
+	Token    bool // generated text or a tool call has come
+	Finished bool // some choice has a finish_reason
+	Failed   bool // the engine sent an error: [DONE] after it is no success
+	Done     bool // [DONE], or the end event of the responses and messages endpoints
+	InLines  bool // the JSON of some event has several lines of data
+	Doubled  bool // the data of some event begins with data: itself
+	Usage    Usage
 }
 
 // maxLine is what a line may have to be looked at; longer ones only pass.
@@ -114,7 +120,22 @@ func maybeUsage(p []byte) bool {
 
 // look reads one line with its end. It returns true for a chunk that carries usage and
 // nothing else.
-func (s *Stream) look(l []byte) bool {
+func (s *Stream) look(l []byte) (alone bool) {
+	if len(s.data) == 0 && (l[0] == '\n' || s.known.matches(l)) {
+		return false
+	}
+	before := s.Findings
+	alone = s.lookAtLine(l)
+	if s.Findings != before || len(s.data) > 0 {
+		s.known.line = s.known.line[:0]
+	} else if !alone {
+		s.known.keep(l)
+	}
+	return alone
+}
+
+// lookAtLine is look for a line that is like none before.
+func (s *Stream) lookAtLine(l []byte) bool {
 	if l = bytes.TrimRight(l, "\r\n"); len(l) == 0 && len(s.data) > 0 {
 		s.lookAtData(s.data)
 		s.data = s.data[:0]
@@ -224,17 +245,29 @@ func holdsText(d []byte, i int) bool { return i+1 < len(d) && d[i] == '"' && d[i
 // hasToken reports whether a chunk holds generated text or a tool call: chunks of the
 // role, of an answer's creation, and of usage do not.
 func hasToken(d []byte) bool {
-	for _, name := range [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"} {
-		i := memberValue(d, name)
-		if i < 0 || i+1 >= len(d) {
-			continue
-		}
-		j := skipSpace(d, i+1)
-		if holdsText(d, i) || name == "tool_calls" && d[i] == '[' && j < len(d) && d[j] != ']' {
-			return true
+	if textValue(d) >= 0 {
+		return true
+	}
+	i := memberValue(d, "tool_calls")
+	if i < 0 || i >= len(d) || d[i] != '[' {
+		return false
+	}
+	i = skipSpace(d, i+1)
+	return i < len(d) && d[i] != ']'
+}
+
+// textMembers are the names of the members that hold generated text.
+var textMembers = [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"}
+
+// textValue returns the index of the first character of generated text in an event; -1: it
+// has none.
+func textValue(d []byte) int {
+	for _, name := range textMembers {
+		if i := memberValue(d, name); i >= 0 && holdsText(d, i) {
+			return i + 1
 		}
 	}
-	return false
+	return -1
 }
 
 // Failure reads the error frame at the start p of a stream; nil if the first event is no

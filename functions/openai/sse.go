@@ -157,15 +157,17 @@ func FrameErrors(p []byte, path string, sequence int64) []byte {
 		switch field, value, _ := bytes.Cut(bytes.TrimRight(l, "\r\n"), []byte(":")); string(field) {
 		case "": // the end of an event, or a comment
 			named = named && len(bytes.TrimRight(l, "\r\n")) > 0
+			first = first && named
 		case "event":
 			named = string(bytes.TrimSpace(value)) == "error"
 			first = named
 		case "error", "data":
 			value = bytes.TrimSpace(value)
+			isText := first && len(value) > 0 && value[0] != '{' && string(value) != "[DONE]"
 			switch isError := string(field) == "error"; {
 			case isError:
 				value = frameOfText(value)
-			case !hasEvent && first && len(value) > 0 && value[0] != '{', !hasEvent && IsErrorObject(value) && errorMember(value) == nil:
+			case !hasEvent && isText, !hasEvent && IsErrorObject(value) && errorMember(value) == nil:
 				e, _ := frameError(value)
 				first = false
 				value = bytes.TrimSpace(bytes.TrimPrefix(e.Frame(), []byte("data: ")))

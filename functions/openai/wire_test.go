@@ -330,16 +330,82 @@ func TestEndsLinesByCR(t *testing.T) {
 	}
 }
 
+// textChunks are events that differ in their text alone.
+func textChunks(texts ...string) string {
+	var out strings.Builder
+	for _, text := range texts {
+		out.WriteString(`data: {"id":"x","choices":[{"index":0,"delta":{"content":"` + text + `"},"finish_reason":null}]}` + "\n\n")
+	}
+	return out.String()
+}
+
+// TestSample: a line like a sample is not searched, and each that differs from it in more than
+// plain text is.
+func TestSample(t *testing.T) {
+	begin := textChunks("a", "b", "c")
+	for _, x := range []struct {
+		line    string
+		matches bool
+	}{
+		{textChunks("d"), true},
+		{textChunks(""), true},
+		{textChunks("error"), true},
+		{textChunks(strings.Repeat("long ", 2000)), true},
+		{textChunks(`a\nb`), false},
+		{textChunks(`x"},"error":{"message":"no"},"y":{"z":"`), false},
+		{strings.Replace(textChunks("d"), "null", `"stop"`, 1), false},
+		{strings.Replace(textChunks("d"), `"id"`, `"error":"no","id"`, 1), false},
+		{strings.Replace(textChunks("d"), "}\n", `,"usage":{"prompt_tokens":1}}`+"\n", 1), false},
+		{"data: [DONE]\n\n", false},
+		{": comment\n\n", false},
+	} {
+		var s, searched Stream
+		s.Pass([]byte(begin))
+		searched.known.unused = maxUnused
+		searched.Pass([]byte(begin + x.line))
+		line, _, _ := strings.Cut(x.line, "\n")
+		if s.known.matches([]byte(line+"\n")) != x.matches {
+			t.Errorf("%.80s: matches is not %v", line, x.matches)
+		}
+		if s.Pass([]byte(x.line)); s.Findings != searched.Findings {
+			t.Errorf("%.80s: %+v, want %+v", line, s.Findings, searched.Findings)
+		}
+	}
+
+	var s Stream
+	s.Pass([]byte(begin + strings.Replace(textChunks("d"), "null", `"stop"`, 1)))
+	if len(s.known.line) != 0 {
+		t.Error("a sample outlives a change of the findings")
+	}
+	s = Stream{}
+	for i := range 2 * maxUnused {
+		s.Pass([]byte(strings.Replace(begin, `"x"`, fmt.Sprint(i), -1)))
+	}
+	if s.known.unused != 0 {
+		t.Errorf("a sample that matches does not count: %d", s.known.unused)
+	}
+	for i := range 2 * maxUnused {
+		s.Pass([]byte(strings.Replace(textChunks("a"), `"x"`, fmt.Sprint(i), 1)))
+	}
+	if s.known.unused != maxUnused {
+		t.Errorf("samples are kept of a stream whose lines all differ: %d", s.known.unused)
+	}
+}
+
 func FuzzStream(f *testing.F) {
 	f.Add([]byte(chunkA+chunkU+Done), 7)
 	f.Add([]byte(chunkU+chunkS+chunkU), 1)
 	f.Add([]byte("data: {\ndata: \"usage\": {\"prompt_tokens\": 17}\ndata: }\n\n"), 3)
+	f.Add([]byte(textChunks("a", "b", "", `\"`, "error", "c")+chunkB+textChunks("d")+chunkU+textChunks("e")+Done), 50)
 	f.Fuzz(func(t *testing.T, in []byte, size int) {
 		if size <= 0 {
 			size = 1
 		}
-		run := func(take bool, size int) (string, Stream) {
+		run := func(take, samples bool, size int) (string, Stream) {
 			s := Stream{TakeUsage: take}
+			if !samples {
+				s.known.unused = maxUnused
+			}
 			var out bytes.Buffer
 			for rest := in; len(rest) > 0; {
 				n := min(len(rest), size)
@@ -349,18 +415,21 @@ func FuzzStream(f *testing.F) {
 			if take {
 				out.Write(s.line) // held back at the end of the stream
 			}
-			s.line, s.out, s.data, s.blank, s.long = nil, nil, nil, false, false
+			s.line, s.out, s.data, s.blank, s.long, s.known = nil, nil, nil, false, false, sample{}
 			return out.String(), s
 		}
-		whole, a := run(false, len(in)+1)
-		pieces, b := run(false, size)
+		whole, a := run(false, true, len(in)+1)
+		pieces, b := run(false, true, size)
 		if whole != string(in) || pieces != string(in) || fmt.Sprint(a) != fmt.Sprint(b) {
 			t.Fatalf("%q\n%q\n%+v\n%+v", whole, pieces, a, b)
 		}
-		whole, a = run(true, len(in)+1)
-		pieces, b = run(true, size)
+		whole, a = run(true, true, len(in)+1)
+		pieces, b = run(true, true, size)
 		if whole != pieces || fmt.Sprint(a) != fmt.Sprint(b) {
 			t.Fatalf("%q\n%q\n%+v\n%+v", whole, pieces, a, b)
+		}
+		if searched, b := run(true, false, size); whole != searched || fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Fatalf("with samples %q, without %q\n%+v\n%+v", whole, searched, a, b)
 		}
 		if !strings.Contains(string(in), `"usage"`) && whole != string(in) {
 			t.Fatalf("%q became %q", in, whole)
@@ -371,11 +440,16 @@ func FuzzStream(f *testing.F) {
 func BenchmarkStream(b *testing.B) {
 	for _, take := range []bool{false, true} {
 		b.Run(fmt.Sprint("take=", take), func(b *testing.B) {
-			p := []byte(chunkB)
-			s := Stream{TakeUsage: take}
+			var p []byte
+			for i := range 64 {
+				p = fmt.Appendf(p, `data: {"id":"x","object":"chat.completion.chunk","created":1694268190,"model":"tiny","choices":`+
+					`[{"index":0,"delta":{"content":" w%02d"},"finish_reason":null}]}`+"\n\n", i)
+			}
+			p = append(p, chunkB+chunkU+Done...)
 			b.SetBytes(int64(len(p)))
 			b.ReportAllocs()
 			for b.Loop() {
+				s := Stream{TakeUsage: take}
 				s.Pass(p)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/unknownpath"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
@@ -226,7 +227,7 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 			err.Allow = strings.Join(allow, ", ")
 			return nil, nil, caller{}, err
 		}
-		return nil, nil, caller{}, openai.UnknownPath("this server does not answer", req.Path)
+		return nil, nil, caller{}, unknownpath.Error("this server does not answer", req.Path)
 	}
 	c, err := a.access.identify(req, e.permission)
 	return e, args, c, err

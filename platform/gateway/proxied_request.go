@@ -20,6 +20,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/unknownpath"
 )
 
 type proxiedRequest struct {
@@ -289,7 +290,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		g.openAI.Serve(w, r, by.serve)
 		return
 	case !slices.Contains(shimPaths, r.URL.Path):
-		writeError(w, openai.UnknownPath("a model's host does not answer", r.URL.Path))
+		writeError(w, unknownpath.Error("a model's host does not answer", r.URL.Path))
 		return
 	}
 	team := by.function.Team
