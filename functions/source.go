@@ -134,7 +134,7 @@ func checkAzure(s, account, rest string) (message, hint string) {
 	case isHost && strings.HasPrefix(host, "blob.core.") || isHost && strings.HasPrefix(host, "dfs.core."):
 		return fmt.Sprintf("%q is a host, and the account alone is named", Clip(account)),
 			"did you mean az://" + Clip(strings.TrimRight(name+"/"+container+"/"+prefix, "/")) + "?"
-	case strings.ToLower(account+container) != account+container:
+	case strings.ToLower(account+container) != account+container && strings.ToUpper(account) != account: // ACCOUNT stands for one
 		return "names of accounts and containers are written in small letters",
 			"did you mean az://" + Clip(strings.TrimRight(strings.ToLower(account+"/"+container)+"/"+prefix, "/")) + "?"
 	}
