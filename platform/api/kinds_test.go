@@ -143,7 +143,7 @@ func TestWrongAddresses(t *testing.T) {
 	defer other.Close()
 	for server, want := range map[string]string{
 		r.url + "/api": "The path /api stands in the server's address, where the verbs want none: " + r.url + ".",
-		other.URL:     other.URL + " answered 404 Not Found, and not as thaw does: is it the address of a thaw server?",
+		other.URL:      other.URL + " answered 404 Not Found, and not as thaw does: is it the address of a thaw server?",
 	} {
 		c, err := NewClient(server, "")
 		if err != nil {
