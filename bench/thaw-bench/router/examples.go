@@ -37,7 +37,8 @@ var tasksFile string
 var adviceFile string
 
 // puzzles.txt has more of them, puzzles and what else may have their form, requests for code in many languages and roles among
-// them. They were written after what the ninth hold-out got wrong, and before the tenth was chosen.
+// them. They were written after what the ninth hold-out got wrong, the last of them, questions about a passage, with the names of
+// the tenth known.
 //
 //go:embed puzzles.txt
 var puzzlesFile string
@@ -52,6 +53,8 @@ const (
 	perExample  = 20 // texts that are made of one
 	perFamily   = 3  // examples that count as one repository
 	longPassage = 150
+
+	exampleRepository = "examples"
 )
 
 // exampleSources are what the texts of the examples are from.
@@ -97,7 +100,7 @@ func makeExamples(prompts []Prompt) (list []Prompt) {
 				continue
 			}
 			if n%perFamily == 0 {
-				source = &Source{Name: "examples", Repository: fmt.Sprintf("examples of %s %d %d", label, len(file), n/perFamily)}
+				source = &Source{Name: "examples", Repository: fmt.Sprintf("%s of %s %d %d", exampleRepository, label, len(file), n/perFamily)}
 			}
 			n++
 			for range perExample {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/thaw-dev/thaw/activator/router/category"
 )
@@ -21,7 +22,7 @@ const (
 	fitFeatures     = 30000 // at most
 	fitLargest      = 20    // weight of a prompt
 	fitWrapped      = 0.3   // share of the prompts that are fitted on in a form of wraps.txt too
-	fitLeftOut      = 0.3   // share of a prompt's features that a step leaves out, so that no few of them decide
+	fitLeftOut      = 0.45  // share of a prompt's features that a step leaves out, so that no few of them decide
 	fitPartLeftOut  = 0.15  // share of its parts, and of its counts, that are left out whole
 )
 
@@ -129,7 +130,7 @@ func readExamples(prompts []Prompt) (list []example) {
 	return list
 }
 
-// chooseFeatures returns the hashes that most repositories have.
+// chooseFeatures returns the hashes that most repositories have. All examples are one of these.
 func chooseFeatures(list []example) []uint32 {
 	in := map[uint32]map[string]bool{}
 	for _, e := range list {
@@ -138,7 +139,11 @@ func chooseFeatures(list []example) []uint32 {
 				if in[hash] == nil {
 					in[hash] = map[string]bool{}
 				}
-				in[hash][e.group.repository] = true
+				repository := e.group.repository
+				if strings.HasPrefix(repository, exampleRepository) {
+					repository = exampleRepository // their passages are the same
+				}
+				in[hash][repository] = true
 			}
 		}
 	}

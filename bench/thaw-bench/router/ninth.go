@@ -75,7 +75,8 @@ func seenNinth() (list []Source) {
 // of the templates of promptsource for the data sets of each of these kinds, with sentences of NYT11, problems of gsm8k and, for
 // inference, pairs of ANLI and MED; of pairs of ANLI and MED in eight templates; of the questions of two data sets of LLM Reasoners;
 // of five tasks of natural-instructions-code; of InstructABSA's instructions for terms with reviews of restaurants; of the English
-// of every 250th command of NL2Bash; and of LLMZoo's questions by category. Their licences: promptsource, LLM Reasoners and LLMZoo
+// of every 250th command of NL2Bash; of LLMZoo's questions by category; and of OpenCompass's templates with problems and questions of
+// sources above. Their licences: OpenCompass, promptsource, LLM Reasoners and LLMZoo
 // are under Apache 2.0, InstructABSA under MIT, NL2Bash under GPL 3, ANLI under CC BY-NC 4.0, MED under CC BY-SA 4.0,
 // natural-instructions-code has none.
 func readBefore() (list []Source) {
@@ -86,6 +87,9 @@ func readBefore() (list []Source) {
 	for kind, label := range map[string]string{"inference": Reasoning, "mathematics": Reasoning, "causes and effects": Reasoning,
 		"summaries": General, "writing": General, "questions": General, "entities and relations": Extraction, "programs": Code} {
 		add("promptsource, "+kind, "bigscience-workshop/promptsource", label, kind)
+	}
+	for _, label := range []string{Reasoning, General, Code} {
+		add("templates of OpenCompass", "InternLM/opencompass", label, label)
 	}
 	add("tasks of natural-instructions-code", "eshaanpathak/natural-instructions-code", Reasoning, Reasoning)
 	add("tasks of natural-instructions-code", "eshaanpathak/natural-instructions-code", General, General)

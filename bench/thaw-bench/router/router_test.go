@@ -140,6 +140,21 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestWrap: every form of wraps.txt has one place for a prompt, and a prompt in it is whole, whatever characters it has.
+func TestWrap(t *testing.T) {
+	w := newWrapper()
+	const prompt = "a {b|c} @P \\n ‹d›"
+	for _, form := range w.forms {
+		w.forms = []string{form}
+		for range 20 {
+			got := w.wrap(prompt)
+			if strings.Count(form, "@P") != 1 || strings.Count(got, prompt) != 1 || strings.Contains(got, "{=") {
+				t.Errorf("%q: %q", form, got)
+			}
+		}
+	}
+}
+
 // TestFit: the same prompts give the same weights, and held-out ones no other.
 func TestFit(t *testing.T) {
 	prompts, _, err := Load(writeSources(t))
