@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -105,9 +106,7 @@ func CheckSource(s string) (message, hint string) {
 	}
 	switch scheme {
 	case "az":
-		if _, container, _ := strings.Cut(rest, "/"); strings.Trim(container, "/") == "" {
-			return fmt.Sprintf("%q names no container", Clip(s)), f.form
-		}
+		return checkAzure(s, first, rest)
 	case "s3", "gs":
 		if !bucket.MatchString(first) {
 			hint := f.form
@@ -117,22 +116,66 @@ func CheckSource(s string) (message, hint string) {
 			return fmt.Sprintf("%q is not the name of a bucket", Clip(first)), hint
 		}
 	case "https":
-		if u, err := url.Parse(s); err != nil || u.Hostname() == "" {
-			return fmt.Sprintf("%q is no valid address", Clip(s)), f.form
-		}
+		return checkAddress(s, rest)
 	case "hf":
-		if part := strings.Split(rest, "/"); len(part) > 2 && (first == "datasets" || first == "spaces") {
-			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
-		}
-		if !hubRepo.MatchString(rest) {
-			hint := f.form
-			if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {
-				hint = correctTag(repo, rev)
-			}
-			return fmt.Sprintf("%q does not name a repository of the hub", Clip(s)), hint
-		}
+		return checkHub(s, rest)
 	}
 	return "", ""
+}
+
+// checkAzure looks at account and container of an az:// source.
+func checkAzure(s, account, rest string) (message, hint string) {
+	_, container, _ := strings.Cut(rest, "/")
+	container, prefix, _ := strings.Cut(strings.Trim(container, "/"), "/")
+	name, host, isHost := strings.Cut(account, ".")
+	switch {
+	case container == "":
+		return fmt.Sprintf("%q names no container", Clip(s)), sourceForms["az"].form
+	case isHost && strings.HasPrefix(host, "blob.core.") || isHost && strings.HasPrefix(host, "dfs.core."):
+		return fmt.Sprintf("%q is a host, and the account alone is named", Clip(account)),
+			"did you mean az://" + Clip(strings.TrimRight(name+"/"+container+"/"+prefix, "/")) + "?"
+	case strings.ToLower(account+container) != account+container && strings.ToUpper(account) != account: // ACCOUNT stands for one
+		return "names of accounts and containers are written in small letters",
+			"did you mean az://" + Clip(strings.TrimRight(strings.ToLower(account+"/"+container)+"/"+prefix, "/")) + "?"
+	}
+	return "", ""
+}
+
+// checkAddress looks at an https:// source.
+func checkAddress(s, rest string) (message, hint string) {
+	if u, err := url.Parse(s); err != nil || u.Hostname() == "" {
+		return fmt.Sprintf("%q is no valid address", Clip(s)), sourceForms["https"].form
+	}
+	part := strings.Split(rest, "/")
+	if len(part) < 4 || part[0] != "huggingface.co" && part[0] != "hf.co" || slices.Contains([]string{"tree", "blob", "resolve"}, part[3]) {
+		return "", ""
+	}
+	repo := "hf://" + part[1] + "/" + part[2]
+	if part[3] == "commit" && len(part) > 4 {
+		repo += "@" + part[4]
+	}
+	return "that is another page of the hub than a model's", "did you mean " + Clip(repo) + "?"
+}
+
+// checkHub looks at an hf:// source.
+func checkHub(s, rest string) (message, hint string) {
+	problem := fmt.Sprintf("%q does not name a repository of the hub", Clip(s))
+	if part := strings.Split(rest, "/"); len(part) > 2 {
+		switch part[0] {
+		case "models":
+			return problem, "did you mean hf://" + Clip(strings.Join(part[1:], "/")) + "?"
+		case "datasets", "spaces":
+			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
+		}
+	}
+	if hubRepo.MatchString(rest) {
+		return "", ""
+	}
+	hint = sourceForms["hf"].form
+	if repo, rev, ok := strings.Cut(rest, ":"); ok && hubRepo.MatchString(repo+"@"+rev) {
+		hint = correctTag(repo, rev)
+	}
+	return problem, hint
 }
 
 // checkPath looks at what has no "://": a path, unless it looks like a scheme

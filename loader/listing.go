@@ -199,9 +199,15 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 				"point source at the folder that holds the files").At(location, folder)
 		}
 	}
-	return nil, nil, &source.Error{Kind: source.Missing, Source: location,
-		Detail: fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files)),
-		Fix:    source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
+	detail := fmt.Sprintf("holds no weights (*.safetensors, *.gguf); %d other files are there", len(listing.Files))
+	switch len(listing.Files) {
+	case 0:
+		detail = "holds no weights (*.safetensors, *.gguf): it is empty"
+	case 1:
+		detail = "holds no weights (*.safetensors, *.gguf), but " + functions.Clip(listing.Files[0].Name)
+	}
+	return nil, nil, &source.Error{Kind: source.Missing, Source: location, Detail: detail,
+		Fix: source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
 }
 
 // carriesCode reports whether loading a file of this format runs code from it.

@@ -41,6 +41,9 @@ func Locate(src, base string) (scheme, location string, err error) {
 			return bad("holds a query: credentials do not belong in a model file",
 				"leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 		}
+		if message, hint := functions.CheckSource(src); strings.HasPrefix(hint, "did you mean ") {
+			return bad(message, hint)
+		}
 		host, _, _ := strings.Cut(remaining, "/")
 		if strings.Contains(host, "@") {
 			return bad("holds a user name", "leave it out; credentials come from the environment")

@@ -73,3 +73,19 @@ func TestLocate(t *testing.T) {
 		t.Errorf("%v %v", ok, err)
 	}
 }
+
+// TestLocateOtherSpellings: what other tools call a source is refused with the spelling here, also
+// where a command line names it.
+func TestLocateOtherSpellings(t *testing.T) {
+	for src, want := range map[string]string{
+		"abfss://c@acc.dfs.core.windows.net/p":  "did you mean az://acc/c/p?",
+		"s3a://bucket/p":                        "did you mean s3://bucket/p?",
+		"huggingface://o/r":                     "did you mean hf://o/r?",
+		"hf://o/r:Q4_K_M":                       `did you mean hf://o/r, with weights: "*Q4_K_M*" beside it?`,
+		"https://huggingface.co/o/r/commit/abc": "did you mean hf://o/r@abc?",
+	} {
+		if _, _, err := loader.Locate(src, "/"); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", src, err)
+		}
+	}
+}

@@ -35,6 +35,41 @@ func File(name string, r io.ReaderAt, size int64) error {
 		return GGUF(r, size)
 	case path.Base(name) == "config.json":
 		return checkJSONObject(r, size)
+	case slices.Contains(tokenizerFiles, path.Base(name)):
+		return checkJSONEnds(r, size)
+	}
+	return nil
+}
+
+// tokenizerFiles are JSON objects that engines read beside config.json. Some are large, so
+// that only their ends are looked at.
+var tokenizerFiles = []string{"tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "chat_template.json",
+	"preprocessor_config.json"}
+
+// checkJSONEnds returns an error for a file that does not begin and end as a JSON object does:
+// a page in its place, another encoding, a download that was cut short.
+func checkJSONEnds(r io.ReaderAt, size int64) error {
+	const length = 64
+	begin, end := make([]byte, min(size, length)), make([]byte, min(size, length))
+	if err := readFull(r, begin); err != nil {
+		return err
+	}
+	if n, err := r.ReadAt(end, size-int64(len(end))); n < len(end) {
+		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
+	}
+	const blanks = " \t\r\n"
+	begin, end = bytes.TrimLeft(begin, blanks), bytes.TrimRight(end, blanks)
+	switch {
+	case size == 0:
+		return source.Fail(source.Truncated, "is empty", WayOut(""))
+	case len(begin) > 0 && begin[0] != '{':
+		reason := cmp.Or(safetensors.Describe(begin[:min(len(begin), 8)]), "it does not begin with {")
+		if err := pythonjson.CheckObject(begin); bytes.IndexByte([]byte("\xef\xff\xfe"), begin[0]) >= 0 && err != nil {
+			reason = err.Error()
+		}
+		return source.Fail(source.Corrupt, "not a JSON object: "+reason, WayOut(reason))
+	case len(end) > 0 && end[len(end)-1] != '}':
+		return source.Fail(source.Truncated, "does not end as a JSON object does: it was cut short", WayOut(""))
 	}
 	return nil
 }
@@ -65,7 +100,8 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	}
 	// Engines read it with Python, which takes more than the standard.
 	if err := pythonjson.CheckObject(raw); err != nil {
-		e := &source.Error{Kind: source.Corrupt, Detail: "not a JSON object that engines can read", Err: err}
+		e := source.Fail(source.Corrupt, "not a JSON object that engines can read", "mend it there, or copy the file again")
+		e.Err = err
 		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
 			e.Detail += ": " + what
 		}

@@ -60,6 +60,9 @@ func (r *reader) narrow(o Options) (err error) {
 	return r.named(err)
 }
 
+// longestWait is the longest pause that a source may ask for: a person waits for the answer.
+const longestWait = 5 * time.Second
+
 // try runs a read up to attempts times, as long as its failures may pass.
 func (r *reader) try(read func() error) error {
 	pause := backoff.Backoff{First: 200 * time.Millisecond, Max: 5 * time.Second}
@@ -69,8 +72,11 @@ func (r *reader) try(read func() error) error {
 			return err
 		}
 		wait := pause.Next()
-		if e, ok := errors.AsType[*source.Error](err); ok && e.RetryAfter > wait {
-			wait = min(e.RetryAfter, time.Minute)
+		if e, ok := errors.AsType[*source.Error](err); ok && e.RetryAfter > longestWait {
+			e.Detail += ", and asks to wait " + e.RetryAfter.String()
+			return err
+		} else if ok {
+			wait = max(wait, e.RetryAfter)
 		}
 		if !backoff.Sleep(r.ctx, wait) {
 			return err

@@ -71,6 +71,7 @@ func NewClient(server, key string) (*Client, error) {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
 	}
+	server = strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1") // as clients of the OpenAI API name it
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080", functions.Clip(server))

@@ -142,8 +142,8 @@ func TestWrongAddresses(t *testing.T) {
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	for server, want := range map[string]string{
-		r.url + "/v1": "The path /v1 stands in the server's address, where the verbs want none: " + r.url + ".",
-		other.URL:     other.URL + " answered 404 Not Found, and not as thaw does: is it the address of a thaw server?",
+		r.url + "/api": "The path /api stands in the server's address, where the verbs want none: " + r.url + ".",
+		other.URL:      other.URL + " answered 404 Not Found, and not as thaw does: is it the address of a thaw server?",
 	} {
 		c, err := NewClient(server, "")
 		if err != nil {
@@ -154,4 +154,9 @@ func TestWrongAddresses(t *testing.T) {
 			t.Errorf("%s: %v", server, err)
 		}
 	}
+	c, err := NewClient(r.url+"/v1/", "") // as clients of the OpenAI API name a server
+	if err != nil || c.Server() != r.url {
+		t.Errorf("%v", err)
+	}
+	defer c.Close()
 }

@@ -39,6 +39,9 @@ func (m modelVerbs) get() *cobra.Command {
 			if !slices.Contains(words, word) && slices.Contains(words, word+"s") {
 				word += "s"
 			}
+			if word == "pod" || word == "pods" {
+				return kit.Usage("did you mean replicas?", "%q is no kind", word)
+			}
 			if !slices.Contains(words, word) {
 				return kit.Usage(kit.DidYouMean(word, words, 1, "one of "+strings.Join(words, ", ")), "%q is no kind", functions.Clip(word))
 			}

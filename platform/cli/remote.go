@@ -237,6 +237,9 @@ func (c *connection) named(bound time.Duration, do func(ctx context.Context, cl 
 // name reads NAME or TEAM/NAME as a person means it: without a team, the only
 // function of that name that the key sees, the default team's before others.
 func (c *connection) name(ctx context.Context, cl *api.Client, word string) (functions.Name, error) {
+	if message, hint := functions.CheckSource(word); strings.HasPrefix(hint, "did you mean ") {
+		return functions.Name{}, kit.Usage(hint, "%s", message)
+	}
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
 		return n, kit.Usage("NAME or TEAM/NAME", "%v", err)

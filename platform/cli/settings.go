@@ -157,6 +157,10 @@ func (c *ServeConfig) check(getenv func(string) string) (err error) {
 		}
 	}
 	for _, h := range c.Host {
+		if ip := net.ParseIP(strings.Trim(h, "[]")); ip != nil && ip.IsUnspecified() {
+			return fmt.Errorf("host: %q is where a server listens, and host is a name that browsers use: did you mean --addr %s?", functions.Clip(h),
+				net.JoinHostPort(ip.String(), "8080"))
+		}
 		if net.ParseIP(h) == nil && strings.ContainsAny(h, "/: *") {
 			return fmt.Errorf("host: %q is no name of a host: leave scheme, port and path out", functions.Clip(h))
 		}

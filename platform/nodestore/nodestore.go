@@ -331,12 +331,22 @@ func storeError(err error) *functions.StoreError {
 	return out
 }
 
+// sourceVariable returns an environment variable without what is left around values: the line
+// end of a Secret that was made of a file, and the quotes that an --env-file keeps.
+func sourceVariable(name string) string {
+	v := strings.TrimSpace(os.Getenv(name))
+	if n := len(v); n > 1 && (v[0] == '"' || v[0] == '\'') && v[n-1] == v[0] {
+		v = v[1 : n-1]
+	}
+	return v
+}
+
 // OpenSources returns all sources that a node can stage from, by scheme; end closes their
 // connections.
 func OpenSources() (all map[string]loader.Source, end func()) {
-	blobs, buckets := azure.New(azure.Options{Getenv: os.Getenv}), s3.New(s3.Options{Getenv: os.Getenv})
-	objects, pages := gcs.New(gcs.Options{Getenv: os.Getenv}), web.New(web.Options{Getenv: os.Getenv})
-	repositories := huggingface.New(huggingface.Options{Getenv: os.Getenv})
+	blobs, buckets := azure.New(azure.Options{Getenv: sourceVariable}), s3.New(s3.Options{Getenv: sourceVariable})
+	objects, pages := gcs.New(gcs.Options{Getenv: sourceVariable}), web.New(web.Options{Getenv: sourceVariable})
+	repositories := huggingface.New(huggingface.Options{Getenv: sourceVariable})
 	all = map[string]loader.Source{"file": dir.Source{}, "az": blobs, "s3": buckets, "gs": objects, "hf": repositories, "https": pages}
 	return all, func() {
 		blobs.Close()

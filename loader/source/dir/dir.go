@@ -232,7 +232,7 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	case err != nil:
 		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	case !fi.Mode().IsRegular() && (!fi.IsDir() || path.Dir(to) == "blobs"):
-		return "", nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file"}
+		return "", nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file", Fix: "put the file itself there"}
 	}
 	return to, fi, nil
 }

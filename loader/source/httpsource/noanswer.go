@@ -23,7 +23,11 @@ func NoAnswer(err error) *source.Error {
 		e.Detail, e.Fix = d, fix
 		return e
 	}
-	return &source.Error{Kind: source.Unavailable, Detail: cause(err), Fix: "check the host's name and this machine's network"}
+	fix := "check the host's name and this machine's network"
+	if o, ok := errors.AsType[*net.OpError](err); ok && o.Op == "proxyconnect" {
+		fix = "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
+	}
+	return &source.Error{Kind: source.Unavailable, Detail: cause(err), Fix: fix}
 }
 
 // tlsMistake describes what is wrong with a certificate or a port, and its way out; "" where

@@ -19,7 +19,7 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 		{403, "DisabledRepo", "t", "the hub has disabled the repository"},
 		{429, "", "", "set HF_TOKEN"},
 		{409, "", "t", "check HF_ENDPOINT"},
-		{403, "", "", "it is private"},
+		{403, "", "", "no reason of the hub's"},
 	} {
 		r := &http.Response{StatusCode: c.status, Header: http.Header{"X-Error-Code": {c.code}}, Body: http.NoBody}
 		if err := s.responseError(r, repoLocation{org: "o", repo: "r"}, "", c.token); !strings.Contains(err.Error(), c.want) {

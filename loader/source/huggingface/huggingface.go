@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -124,7 +125,14 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	if s.configError != nil {
 		return source.Plan{}, s.configError
 	}
-	token := s.token()
+	if v := strings.ToLower(s.env("HF_HUB_OFFLINE")); slices.Contains([]string{"1", "true", "yes", "on"}, v) {
+		return source.Plan{}, source.Fail(source.Denied, "the hub is not asked, for HF_HUB_OFFLINE is set",
+			"unset it, or name a folder with the files as the source").At(p.String(), "")
+	}
+	token, place := s.findToken()
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return source.Plan{}, source.Fail(source.BadSource, "the token of "+place+" holds a blank or a line end", "a token is one word: hf_…")
+	}
 	api := s.endpoint + "/api/models/" + p.org + "/" + p.repo
 	commit := p.rev
 	if !isCommit(p.rev) {
@@ -135,7 +143,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, err
 		}
 		if commit = info.SHA; !isCommit(commit) {
-			return source.Plan{}, httpsource.Malformed(p, "", "the hub names no commit for the revision")
+			return source.Plan{}, source.Fail(source.Malformed, "the hub names no commit for the revision", checkBetween).At(p.String(), "")
 		}
 	}
 	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) },
@@ -219,6 +227,9 @@ func (s *Source) getJSON(ctx context.Context, p repoLocation, at, token string, 
 		return "", s.responseError(r, p, "", token)
 	}
 	if err := httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the hub's answer is not what its API gives"); err != nil {
+		if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.Malformed {
+			e.Fix = checkBetween
+		}
 		return "", err
 	}
 	return s.nextPage(p, r.Header.Get("Link"))
@@ -277,7 +288,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 		httpsource.Drain(r)
 		at = to.String()
 	}
-	return nil, &source.Error{Kind: source.Refused, Source: p.String(), File: name, Detail: "the hub redirects too often"}
+	return nil, source.Fail(source.Refused, "the hub redirects too often", checkBetween).At(p.String(), name)
 }
 
 // Read returns a range of a file of the commit that was planned.
@@ -404,6 +415,14 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
 	case code == "DisabledRepo":
 		e.Kind, e.Detail, e.Fix = source.Denied, "the hub has disabled the repository", "its page on the hub has the reason; take another one"
+	case r.StatusCode == 407:
+		e.Fix = "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
+	case r.StatusCode == 429 && token != "":
+		e.Fix = "the hub asks for fewer requests: try again later"
+	case r.StatusCode >= 500:
+		e.Fix = "the hub has a problem, or what is between: try again later"
+	case r.StatusCode == 403 && code == "" && r.Header.Get("X-Error-Message") == "" && !isJSON(r):
+		e.Detail, e.Fix = "answered 403 and no reason of the hub's", checkBetween+"; if the repository is private "+login
 	case r.StatusCode == 429 && token == "":
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
@@ -420,8 +439,13 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
 			"check the name; if it is private "+login
-	case e.Kind == source.Refused && e.Fix == "":
-		e.Fix = "check HF_ENDPOINT, and what is between this machine and the hub"
+	case e.Fix == "" && e.Kind != source.Changed:
+		e.Fix = checkBetween
 	}
 	return e
 }
+
+const checkBetween = "check HF_ENDPOINT, and what is between this machine and the hub"
+
+// isJSON reports whether an answer is in JSON, as the hub's own are.
+func isJSON(r *http.Response) bool { return strings.Contains(r.Header.Get("Content-Type"), "json") }

@@ -50,3 +50,35 @@ func merge(env map[string]string, name, value string) map[string]string {
 	}
 	return out
 }
+
+// TestHubThatIsNotAsked: a token that no field of HTTP can hold, and HF_HUB_OFFLINE, end a plan
+// before the hub is asked.
+func TestHubThatIsNotAsked(t *testing.T) {
+	asked := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { asked++ }))
+	defer srv.Close()
+	for _, c := range []struct {
+		name, value string
+		kind        source.Kind
+		want        string
+	}{
+		{"HF_TOKEN", "hf_a\nhf_b", source.BadSource, "the token of HF_TOKEN holds a blank or a line end"},
+		{"HUGGING_FACE_HUB_TOKEN", "Bearer hf_a", source.BadSource, "the token of HUGGING_FACE_HUB_TOKEN holds a blank"},
+		{"HF_HUB_OFFLINE", "1", source.Denied, "HF_HUB_OFFLINE is set (unset it"},
+		{"HF_HUB_OFFLINE", "True", source.Denied, "HF_HUB_OFFLINE is set"},
+	} {
+		env := merge(map[string]string{c.name: c.value}, "HF_ENDPOINT", srv.URL)
+		s := New(Options{Getenv: func(k string) string { return env[k] }})
+		_, err := s.Plan(t.Context(), "hf://o/r", nil)
+		if source.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.want) || asked > 0 {
+			t.Errorf("%s: asked %d times, %v", c.name, asked, err)
+		}
+		s.Close()
+	}
+	env := map[string]string{"HF_ENDPOINT": srv.URL, "HF_HUB_OFFLINE": "0"}
+	s := New(Options{Getenv: func(k string) string { return env[k] }})
+	defer s.Close()
+	if _, err := s.Plan(t.Context(), "hf://o/r", nil); err == nil || asked != 1 || !strings.Contains(err.Error(), "check HF_ENDPOINT") {
+		t.Errorf("HF_HUB_OFFLINE=0: asked %d times, %v", asked, err)
+	}
+}

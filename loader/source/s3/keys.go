@@ -49,6 +49,8 @@ func newKeys(env func(string) string) *keys {
 	switch k.none = "no credentials"; {
 	case env("AWS_ACCESS_KEY_ID") != env("AWS_SECRET_ACCESS_KEY"): // one is empty
 		k.none += ": of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY one is missing"
+	case env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_ROLE_ARN") != "":
+		k.none += ": the file of AWS_WEB_IDENTITY_TOKEN_FILE gave none for the role of AWS_ROLE_ARN"
 	case env("AWS_PROFILE") != "":
 		k.none += ": the profile of AWS_PROFILE is not there, or has no key"
 	}

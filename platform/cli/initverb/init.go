@@ -176,6 +176,9 @@ func withHint(err error, src string) error {
 		out.Exit = kit.ExitDenied
 	case source.Unavailable:
 		out.Exit = kit.ExitUnavailable
+		if e.Fix == "" {
+			out.Hint = "the server has a problem, or asks for fewer requests: try again later"
+		}
 	}
 	return out
 }

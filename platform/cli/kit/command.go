@@ -103,7 +103,7 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 var foreignVerbs = map[string]string{
 	"list": "models", "ls": "models", "show": "describe", "inspect": "describe", "chat": "run", "generate": "run",
 	"create": "deploy", "apply": "deploy", "add": "deploy", "push": "deploy", "delete": "rm", "remove": "rm", "unload": "stop",
-	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "download": "pull", "login": "keys",
+	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "top": "ps", "restart": "stop", "edit": "deploy", "scale": "deploy", "download": "pull", "login": "keys",
 }
 
 // flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
@@ -120,11 +120,28 @@ func flagError(cmd *Command, err error) error {
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
 			hint = "did you mean --" + near[0] + "?"
 		}
-		if slices.Contains(names, "addr") && (word == "port" || word == "listen" || word == "bind") {
+		switch {
+		case slices.Contains(names, "addr") && (word == "port" || word == "listen" || word == "bind"):
 			hint = "did you mean --addr HOST:PORT?"
+		case slices.Contains(names, "output") && (word == "json" || word == "yaml" || word == "format"):
+			hint = "did you mean -o json?"
+		case cmd.Name() == "run" && (word == "prompt" || word == "message"):
+			hint = "the prompt is an argument: " + cmd.UseLine()
 		}
 	}
+	if slices.Contains([]string{"-p", "-a"}, lastWord(err)) && cmd.Flags().Lookup("addr") != nil {
+		hint = "did you mean --addr HOST:PORT?"
+	}
+	if strings.Contains(err.Error(), "missing unit in duration") {
+		hint = "a duration has a unit, such as 5s or 2m"
+	}
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
+}
+
+// lastWord is the last word of an error's text.
+func lastWord(err error) string {
+	words := strings.Fields(err.Error())
+	return words[len(words)-1]
 }
 
 type Args = cobra.PositionalArgs

@@ -98,6 +98,9 @@ func ReadConfig(dir string) (Config, error) {
 func ParseConfig(b []byte) (Config, error) {
 	var j configJSON
 	if err := json.Unmarshal(pythonjson.Standard(b), &j); err != nil {
+		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of Go
+			return Config{}, fmt.Errorf("%s is a %s, which it may not be", t.Field, t.Value)
+		}
 		return Config{}, err
 	}
 	c := Config{Hidden: j.Hidden, Inter: j.Inter, Layers: j.Layers, Heads: j.Heads, KVHeads: j.KVHeads, HeadDim: j.HeadDim,

@@ -153,7 +153,7 @@ func TestConfig(t *testing.T) {
 		{`{`, "unexpected end"},
 		{`{}`, `model_type "" is not supported`},
 		{`{"architectures":["GPT2LMHeadModel"]}`, "architecture GPT2LMHeadModel is not supported"},
-		{good + `,"hidden_size":"x"}`, "cannot unmarshal"},
+		{good + `,"hidden_size":"x"}`, "hidden_size is a string, which it may not be"},
 		{good + `,"num_hidden_layers":0}`, "num_hidden_layers is 0"},
 		{good + `,"num_hidden_layers":-1}`, "num_hidden_layers is -1"},
 		{good + `,"vocab_size":99999999999}`, "vocab_size"},
