@@ -90,5 +90,14 @@ var composedScenes = []scene{
 		s.engineAt("judge:1", slow)
 		time.Sleep(time.Minute)
 		s.chat(asking("auto", false))
+		second := panel(functions.PatternEnsemble, "a", "b")
+		second.Metadata.Name, second.Spec.Coordinator = "second", "other"
+		s.act.SetCompositions([]*functions.Composition{panel(functions.PatternEnsemble, "a", "b"), second})
+		next := *r
+		next.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"panel", "second"}}}
+		s.act.SetRouters([]*functions.Router{&next}, nil)
+		s.engineAt("judge:1", after(time.Second, says(500, `{"error":{"message":"no"}}`)))
+		time.Sleep(time.Minute)
+		s.chat(asking("auto", false))
 	}},
 }
