@@ -29,6 +29,9 @@ func misplaced(b []byte, i int, where, expected string) *Error {
 			break
 		}
 	}
+	if c := b[i] | 0x20; change == "" && expected == "a string" && c >= 'a' && c <= 'z' {
+		change = ": names stand in double quotes, which a shell may have taken away"
+	}
 	return invalidJSON(where, "%s is expected at byte %d, not `%s`%s.", expected, i, beginning(b[i:]), change)
 }
 

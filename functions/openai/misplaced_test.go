@@ -11,7 +11,7 @@ func TestMisplacedJSON(t *testing.T) {
 	for body, want := range map[string]string{
 		`{'model':'m'}`:                         "a string is expected at byte 1, not `'model':'m'}`: texts and names stand in double quotes",
 		`{\"model\":\"m\"}`:                     "its quotes are escaped once too often",
-		`{model:"m"}`:                           "a string is expected at byte 1, not `model:\"m\"}`",
+		`{model:"m"}`:                           "a string is expected at byte 1, not `model:\"m\"}`: names stand in double quotes",
 		`{"model":"m","messages":[],}`:          "a string is expected at byte 27, not `}`: no comma or colon may stand before it",
 		`{"model":"m","stop":["a",]}`:           "no comma or colon may stand before it",
 		`{"model":"m", // x`:                    "JSON has no comments",
