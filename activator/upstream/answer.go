@@ -245,34 +245,6 @@ func (a *answer) nextChunk() error {
 	return protocolError("its trailers do not end")
 }
 
-// copyChunks copies the whole chunks that are buffered and fit into p, as far as they are framed
-// as most servers do it. It stops before the last chunk, and before what is to be refused.
-func (a *answer) copyChunks(p []byte) (n int) {
-	b, _ := a.in.Peek(a.in.Buffered())
-	for at := 0; ; {
-		begin := at
-		if a.inChunk {
-			begin += len("\r\n")
-		}
-		end := begin
-		for end < len(b) && end-begin < 9 && b[end] != '\r' { // a size has up to 8 digits
-			end++
-		}
-		var data []byte
-		var size int64
-		if end+1 < len(b) && b[end+1] == '\n' && (!a.inChunk || string(b[at:begin]) == "\r\n") {
-			size, _, _ = http1.ParseChunkSize(b[begin:end])
-			data = b[end+2:]
-		}
-		if size == 0 || size > int64(min(len(data), len(p)-n)) {
-			a.in.Discard(at)
-			return n
-		}
-		n += copy(p[n:], data[:size])
-		at, a.inChunk = end+2+int(size), true
-	}
-}
-
 // chunkBuffered reports whether nextChunk would return without waiting.
 func (a *answer) chunkBuffered() bool {
 	b, _ := a.in.Peek(a.in.Buffered())
@@ -325,7 +297,6 @@ func (a *answer) read(p []byte) (n int, err error) {
 func (a *answer) readChunks(p []byte) (n int, err error) {
 	for n < len(p) {
 		if a.remain == 0 {
-			n += a.copyChunks(p[n:])
 			if n > 0 && !a.chunkBuffered() {
 				return n, nil
 			}

@@ -11,10 +11,7 @@ type sample struct {
 	unused   int    // lines to keep since the last that matched
 }
 
-const (
-	maxSample = 4 << 10
-	maxUnused = 16 // then the lines of the stream differ in more, and no sample is kept
-)
+const maxSample, maxUnused = 4 << 10, 16 // bytes; lines, behind which no sample is kept any more
 
 // matches reports whether l differs from the sample in plain text alone, in which no name and no
 // value begins or ends.

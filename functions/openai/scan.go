@@ -256,13 +256,10 @@ func hasToken(d []byte) bool {
 	return i < len(d) && d[i] != ']'
 }
 
-// textMembers are the names of the members that hold generated text.
-var textMembers = [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"}
-
 // textValue returns the index of the first character of generated text in an event; -1: it
 // has none.
 func textValue(d []byte) int {
-	for _, name := range textMembers {
+	for _, name := range [...]string{"content", "text", "delta", "reasoning_content", "reasoning", "thinking", "partial_json", "tool_calls"} {
 		if i := memberValue(d, name); i >= 0 && holdsText(d, i) {
 			return i + 1
 		}
