@@ -1,5 +1,6 @@
-// Package adapteruse decides when the use of an adapter (LoRA) at a replica is reported again, at
-// most every ten seconds for each pair; it sends no report and counts no requests.
+// Package adapteruse decides when the activator reports again that an adapter (LoRA) is in use at a
+// replica, so that another one is unloaded where room is needed: at most once in ten seconds for
+// each pair of replica and adapter; it sends no report and counts no requests.
 package adapteruse
 
 import (

@@ -1,6 +1,7 @@
-// Package call sends requests of thaw itself (lines of batches, members of Compositions,
-// WebSockets) to the activator in the same process, by a client's key or as a named team's, and
-// reads the answers. They have the queue, retries, limits and accounting of a client's requests.
+// Package call sends requests that thaw itself makes (lines of batches, members of Compositions,
+// messages of WebSockets) to the activator in the same process, under a client's key or in the name
+// of a team, and reads the answers. They have the queue, retries, limits and accounting of a
+// client's requests.
 package call
 
 import (

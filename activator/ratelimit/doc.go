@@ -1,6 +1,6 @@
-// Package ratelimit enforces teams' limits in one process, or over all activators by units that a
-// coordinator allots: requests at once and a minute, cold starts an hour, tokens a minute (charged
-// afterwards).
+// Package ratelimit enforces teams' limits (requests at once, requests that wait at once, requests
+// and tokens a minute, cold starts an hour) in one process, or over all activators by units that
+// its Coordinator, in the controller, allots to each; tokens are charged afterwards.
 //
 // [Limits] admits requests of one process. All limits but tokens are counted before the
 // fact and never exceeded. Tokens are charged from the engine's usage afterwards: a team

@@ -1,5 +1,7 @@
-// Package routes applies Routers in the activator: it finds the Router of a request, gives package
-// router the states and measured times of targets, logs decisions, and asks to start cold targets.
+// Package routes connects Routers to the activator: it finds a Router by name, works out the data
+// class of a request, gives package router the state, expected time and cost of each target (but no
+// Remote that may not receive such data), keeps the newest decisions in memory for the API, and
+// asks the platform to start functions that were passed over because they are cold.
 //
 // It holds no request and no queue, so the API and the data path share it.
 package routes

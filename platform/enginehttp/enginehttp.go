@@ -1,5 +1,6 @@
-// Package enginehttp has the functions of the reverse proxy in front of an engine: it checks a
-// request, forwards it with the engine's key, and writes answers and errors; it is no server
+// Package enginehttp has the functions of the reverse proxy in front of an engine: it checks that a
+// request's path is public and its body within bounds, forwards it with the engine's key in place
+// of the client's, and writes the answer or an error; it authenticates no client and is no server
 // itself. By such a proxy activators on other machines reach an engine: one is in each agent, and
 // one in the shim of each pod.
 package enginehttp

@@ -1,6 +1,7 @@
-// Package live sends the changes of a list as lines of JSON to many watchers: it reads and compares
-// the list once for all, and sends it whole to a watcher that is too far behind. Each follows at
-// its own pace.
+// Package live lets many watchers follow a list: it reads and compares the list at most every 100
+// ms, once for all watchers, and appends the changes as lines of JSON to the bytes that a watcher's
+// caller sends, or the whole list for a watcher that is new or too far behind; it does no I/O and
+// starts no goroutine.
 package live
 
 import (

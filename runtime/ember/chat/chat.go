@@ -1,6 +1,7 @@
-// Package chat renders chat messages into the prompt of a model in one of five formats written in
-// Go, chosen by marks in its Jinja template, which is not run, or by name; an unknown template is
-// an error.
+// Package chat renders chat messages into a model's prompt in one of five formats written in Go
+// (ChatML, Llama 2, Llama 3, Mistral, plain), chosen by marks in its Jinja template, which is not
+// run, or by name; a model without a template gets the plain one, and an unknown template is an
+// error.
 //
 // A checkpoint's template is a Jinja program. The engine does not run it: it recognises
 // the family by the marks in the template and renders that family in Go. An unknown
