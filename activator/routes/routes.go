@@ -1,7 +1,7 @@
-// Package routes connects Routers to the activator: it finds a Router by name, works out the data
-// class of a request, gives package router the state, expected time and cost of each target (but no
-// Remote that may not receive such data), keeps the newest decisions in memory for the API, and
-// asks the platform to start functions that were passed over because they are cold.
+// Package routes connects Routers to the activator: it finds the data class of a request, gives
+// package router each target's state, expected time and cost (but no Remote that may not get such
+// data), keeps the newest decisions in memory, and asks to start functions that were passed over as
+// cold.
 //
 // It holds no request and no queue, so the API and the data path share it.
 package routes

@@ -1,7 +1,6 @@
 // Package live lets many watchers follow a list: it reads and compares the list at most every 100
-// ms, once for all watchers, and appends the changes as lines of JSON to the bytes that a watcher's
-// caller sends, or the whole list for a watcher that is new or too far behind; it does no I/O and
-// starts no goroutine.
+// ms, once for all, and appends the changes as lines of JSON to the bytes that a watcher's caller
+// sends, or the whole list for one too far behind; it does no I/O and starts no goroutine.
 package live
 
 import (
