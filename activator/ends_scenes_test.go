@@ -393,6 +393,27 @@ var scenes = []scene{
 		s.act.SetRouters([]*functions.Router{&hedging}, nil)
 		s.chat(autoRequest)
 	}},
+	{name: "a Router from an adapter to a model without it", change: func(o *Options) {
+		o.Adapters = &fakeAdapters{takes: 2 * time.Second}
+	}, play: func(s *stage) {
+		s.engineAt("e:1", after(time.Second, says(500, `{"error":"no"}`)))
+		s.engineAt("s:1", after(time.Second, goodAnswer))
+		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")), readyAt(testFunction("second"), 4, "s:1"))
+		r := testRouter("tiny:pirate", "second")
+		r.Spec.Retry.Escalate = true
+		s.act.SetRouters([]*functions.Router{r}, nil)
+		s.chat(autoRequest)
+	}},
+	{name: "a cold start after that of the request", play: func(s *stage) {
+		coldStart(s, 4)
+		s.engineAt("e:1", func(conn net.Conn, r *http.Request, body string) bool {
+			f := readyAt(testFunction("tiny"), 4, "e:1")
+			f.ColdStart = &functions.Timeline{ID: "cs-2", State: functions.Ready, Phases: []functions.Span{{Phase: functions.PhaseLoad, Duration: 9}}}
+			s.act.Publish(f)
+			return goodAnswer(conn, r, body)
+		})
+		s.chat(plainRequest)
+	}},
 	{name: "a cache", change: func(o *Options) { o.Cache = cache.NewStore(1<<20, o.Metrics) }, play: func(s *stage) {
 		s.engineAt("e:1", after(time.Second, goodAnswer))
 		f := testFunction("tiny")

@@ -233,7 +233,7 @@ func TestErrorFrames(t *testing.T) {
 		}{
 			{chunk, false, false}, {"data: " + object + "\n\n", true, false}, {"data:" + object + "\r\n\r\n", true, false}, {"event: error\ndata: " + object + "\n\n", false, false},
 			{"event: x\ndata: " + object + "\n\n", true, false}, {"error: {\"message\":\"m\",\"code\":429}\n\n", true, true}, {"error: m\n\n", true, true}, {"error:{\"message\"\n\n", true, true},
-			{": error: m\n\n", false, false}, {"data: error: m\n\n", false, false},
+			{": error: m\n\n", false, false}, {"event: error\n: a comment\ndata: " + object + "\n\n", false, false}, {"data: error: m\n\n", false, false},
 		} {
 			for _, before := range []string{"", chunk} {
 				in := before + x.in + chunk

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -105,6 +106,20 @@ func TestCommandsOnce(t *testing.T) {
 			t.Errorf("%d probes for one suspicion, then %d", once, got)
 		}
 	})
+}
+
+// TestUnloadBeforeCancel: of an unload and a cancelled start that come together, the unload is
+// what ends the start, with its reason.
+func TestUnloadBeforeCancel(t *testing.T) {
+	for want, c := range map[string]commands{
+		"idle":                    {unload: true, reason: "idle", cancelStart: true},
+		ErrStartCancelled.Error(): {cancelStart: true},
+		"":                        {suspect: "x"},
+	} {
+		if reason, cause := c.stop(); reason != want || (cause == nil) != (want == "") || errors.Is(cause, ErrStartCancelled) == c.unload && c.cancelStart {
+			t.Errorf("%+v: %q, %v", c, reason, cause)
+		}
+	}
 }
 
 // TestFreeGPUMemoryIsKnown: the engine is told of the least free memory, and of none where a
