@@ -1,5 +1,6 @@
 // Package activator serves inference requests: it checks key and limits, applies Routers, has cold
-// models started, queues until a replica is ready, and streams the answer of an engine or Remote.
+// models started, queues until a replica is ready, streams the answer of an engine or Remote, and
+// retries once where an engine fails before its first byte; it starts no engine itself.
 //
 // A request is parsed as far as needed (openai), its caller identified and counted
 // against the team's limits (auth), its function found (snapshot) and the request

@@ -1,6 +1,6 @@
 // Package functions defines the domain types (models, Routers, Remotes, Compositions, teams,
-// replicas, nodes, cold start timelines), with defaults, validation and schema of definitions; it
-// runs nothing.
+// replicas, nodes, cold start timelines) that all parts of thaw share, and the defaults, validation
+// and JSON schema of the kinds that users define; it runs nothing.
 //
 // It imports the standard library only, does no I/O and starts no goroutine.
 // platform/catalog decodes files into these types; their defaults and validation are

@@ -1,5 +1,6 @@
-// Package admission queues one function's requests by priority and teams in turn until a replica
-// has a free slot, chooses the replica, and says when to start one or refuse; it does no I/O.
+// Package admission has one function's Queue of waiting requests (by priority, teams in turn) and
+// the slots of its replicas: it admits each request to a replica chosen by adapter, affinity and
+// load, and decides when to ask for a start or to refuse; it sends no request and does no I/O.
 //
 // Queue has the waiting requests, the replicas with their slots, and the choice
 // of replica under one mutex. A request that is admitted holds a slot of one

@@ -1,5 +1,6 @@
-// Package aliases resolves names that stand for several functions, such as a service's for its
-// revisions: it draws one for each request at random, by its share.
+// Package aliases resolves an alias, a name that stands for several functions (such as a service's
+// for its revisions), to one of them, drawn at random by its share for each request; it looks at no
+// function's state.
 package aliases
 
 import (

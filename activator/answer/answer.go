@@ -1,6 +1,7 @@
-// Package answer sends a request to an engine and reads the beginning of its answer: it tells
-// streams, whole answers and failures apart, decodes and converts the body, and makes the client's
-// error.
+// Package answer sends a request once to an engine or Remote and reads the beginning of its answer:
+// it tells streams, whole answers and failures apart, decompresses, makes a stream of a whole
+// answer where one is wanted, and makes the client's error; the caller retries and passes the rest
+// on.
 package answer
 
 import (

@@ -1,6 +1,6 @@
-// Package batches serves OpenAI's Files and Batch API and runs the batches: each line of a file is
-// sent through the activator at low priority, by model, and answered exactly once, also across
-// restarts.
+// Package batches serves OpenAI's Files and Batch API and runs the batches: lines are sent through
+// the activator at low priority, grouped by model, and each gets exactly one entry in the output or
+// errors, also across restarts; a line that a crash cut off is run again.
 //
 // # Lines
 //

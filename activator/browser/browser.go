@@ -1,5 +1,6 @@
-// Package browser protects HTTP handlers from foreign web pages: it refuses a wrong Host (on
-// loopback) and origins not allowed, and answers CORS preflights of others; it starts no browser.
+// Package browser protects HTTP handlers from foreign web pages: its Guard refuses origins that are
+// not allowed and, on loopback, a wrong Host, and answers the CORS preflights of allowed origins;
+// it starts no browser.
 package browser
 
 import (

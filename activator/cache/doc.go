@@ -1,5 +1,7 @@
-// Package cache is the exact cache of a Router or a Model: looked up once the function is chosen,
-// it keeps a team's whole answers in memory and replays them to equal requests, streamed or not.
+// Package cache keeps whole successful answers in memory, for each team (or key) and function, and
+// replays them, streamed or not, to requests whose bodies are equal in all that changes an answer;
+// it is looked up after routing, where a Router or Model turns it on, and does not compare
+// meanings.
 //
 // A key is the team (or the caller's key), the function after routing with its file, the
 // adapter, the endpoint, and the canonical body without the members that change no answer.

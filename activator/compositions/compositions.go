@@ -1,6 +1,7 @@
 // Package compositions answers chat requests for Compositions: it runs their patterns
-// (functions/compose), sends the members' requests through the activator, writes one answer, and
-// logs the runs.
+// (functions/compose), sends the members' requests through the activator, asks together only
+// members that fit together on the machines, writes one answer, and keeps records of the newest
+// runs in memory.
 //
 // A call to a member is a request of this program's own (package call): it waits, wakes and
 // is retried as any other, its tokens and its money are charged to the caller, and the place

@@ -1,6 +1,7 @@
-// Package demand is of package activator alone: the type of a function's demand (requests in flight
-// and queued), the list of functions whose demand changed since the last report, and the count of
-// what removed ones have in flight.
+// Package demand has the parts of the activator's reports of demand to the platform: the type
+// Demand (a function's requests in flight and queued), the list Changes of functions whose demand
+// changed, and Removed, the requests in flight of removed functions; it sends no report and
+// forecasts nothing.
 package demand
 
 import (

@@ -1,6 +1,6 @@
-// Package http1 parses single parts of HTTP/1.1 for the server and the client (Content-Length,
-// chunk sizes, field values, which fields are of one hop); it reads no whole message and no
-// connection.
+// Package http1 has the parsing rules that the HTTP/1.1 server and client share (Content-Length,
+// chunk sizes, control characters in values, fields of one hop only); it parses no whole message
+// and reads no connection.
 package http1
 
 import "bytes"

@@ -1,6 +1,7 @@
-// Package httpserver is the HTTP server for clients: it checks heads, bounds bodies, passes
-// requests of every path to one [Handler] and writes its [Response] back; it neither routes nor
-// reads JSON. It is the only importer of fiber and fasthttp.
+// Package httpserver is the strict HTTP/1.1 server for clients' connections: it checks heads,
+// bounds connections and bodies, passes requests of every path to one [Handler], writes its
+// [Response], notices clients that leave, and drains; it neither routes nor reads JSON. It is the
+// only importer of fiber and fasthttp.
 //
 // # The server and the handler
 //

@@ -1,5 +1,6 @@
-// Package refusals decides which ends of refused requests (4xx, 503) are logged, at most ten a
-// second for each team and status, and logs how many were left out; it refuses nothing itself.
+// Package refusals decides whether the end of a refused request (4xx, 503) gets its line in the
+// log, at most ten a second for each team and status, and logs how many were left out; it refuses
+// nothing itself.
 package refusals
 
 import (

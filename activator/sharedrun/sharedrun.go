@@ -1,6 +1,6 @@
-// Package sharedrun keeps a request that is not streamed running for ten seconds after its client
-// left, so that the client's retry joins that run and gets its answer; it caches no answer for
-// longer.
+// Package sharedrun lets a request that is not streamed run on for ten seconds after its client
+// left, so that the client's own retry joins the run or, within that time, gets its answer; it
+// merges no requests of different teams or keys and is no cache.
 //
 // A client that gives a request up at its own timeout closes the connection and comes back
 // seconds later; until then the request goes on without it.

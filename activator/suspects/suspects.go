@@ -1,6 +1,7 @@
-// Package suspects counts the engine crashes during which each request was in flight, so that the
-// caller runs a suspect alone after two, and refuses it for ten minutes once it crashed an engine
-// alone. So a request does not take all engines down in turn. K identifies equal requests.
+// Package suspects remembers, for ten minutes, requests that were in flight when an engine crashed,
+// equal ones as one, and counts the crashes: the caller runs one alone after two, and refuses it
+// once an engine crashed while running it alone. So a request does not take all engines down in
+// turn. K identifies equal requests.
 package suspects
 
 import (

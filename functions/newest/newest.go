@@ -1,6 +1,6 @@
-// Package newest has containers of newest values: a Map of each key's newest value (without a
-// lock), a Signal and an Offer that do not block the producer, and a Ring of a sequence's last
-// values.
+// Package newest has helpers that keep the newest values: Map (one value for each key, in order of
+// first put), Ring (the last values), Signal (wakes a consumer once for many sets) and Offer
+// (replaces a channel's untaken value); Map and Ring are not locked.
 package newest
 
 // Map holds the newest value of each key, in the order in which the keys were first

@@ -1,8 +1,8 @@
-// Package pythonjson turns JSON as Python's json module writes it (NaN, infinities, lone
-// surrogates), from checkpoints and engines, into standard JSON, and checks that a text is one
-// object. Beyond the standard such JSON has NaN, Infinity and -Infinity as numbers, half a
-// surrogate pair in strings, and a name twice in one object. Checkpoints are written by Python, and
-// engines read them with it.
+// Package pythonjson turns JSON as Python's json module writes it, in checkpoints and engines'
+// answers, into standard JSON (NaN becomes 0 or null, infinities null, lone surrogates U+FFFD), and
+// checks that a text is one object; it corrects no other mistakes. Beyond the standard such JSON
+// has NaN, Infinity and -Infinity as numbers, half a surrogate pair in strings, and a name twice in
+// one object. Checkpoints are written by Python, and engines read them with it.
 package pythonjson
 
 import (

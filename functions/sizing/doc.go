@@ -1,6 +1,7 @@
-// Package sizing computes the GPU memory that a model needs (weights, KV cache, engine), how many
-// of the given GPUs hold it, and, where they do not, what would make it fit. It is arithmetic:
-// values in, verdict out.
+// Package sizing computes the memory that a model needs on each GPU, or on a host without GPUs
+// (weights, KV cache, engine), how many of the given GPUs hold it, and, where they do not, what
+// would make it fit; it reads no file and measures nothing. It is arithmetic: values in, verdict
+// out.
 //
 // A cache of keys and values has, for each token and layer, 2 x KV heads x head size
 // values (Shazeer 2019, Ainslie et al. 2023); latent attention has one vector of rank plus

@@ -1,6 +1,7 @@
-// Package weightsets groups the files of a listing into sets of weights (a GGUF file or its shards,
-// a folder's safetensors), names missing shards, and finds the sets that a pattern means. Of GGUF
-// an engine loads one set, so that a folder with several needs a choice.
+// Package weightsets groups the file names of a listing into sets that an engine loads together (a
+// GGUF file or its shards, a folder's safetensors), names missing shards, and chooses the sets that
+// a pattern matches; it opens no file. Of GGUF an engine loads one set, so that a folder with
+// several needs a choice.
 package weightsets
 
 import (

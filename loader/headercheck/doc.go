@@ -1,6 +1,6 @@
 // Package headercheck checks model files before an engine reads them: safetensors headers (of GGUF
-// only magic and version), config.json, and that an index's shards are all there; it refuses Git
-// LFS pointers. It computes no digests.
+// only magic and version), config.json, the first and last bytes of tokenizers' JSON, and that an
+// index's shards are all there; it refuses Git LFS pointers and computes no digests.
 //
 // Engines parse headers in C++ and Python, and have crashed on crafted ones. Here every
 // part of a header is bounded (functions/safetensors), and a file that is shorter than

@@ -1,5 +1,6 @@
-// Package inspect reads what a checkpoint is (format, sizes, architecture, context, KV cache, LoRA
-// adapters) from its source: listing, configuration and headers; it downloads no weights. It reads
+// Package inspect reads from a source what a checkpoint is (format, chosen weight files, sizes,
+// architecture, what the model answers, context, KV cache, quantisation, LoRA adapters), by its
+// listing, configuration and headers, and refuses incomplete weights; it downloads none. It reads
 // the listing, config.json, the index of shards and the header of one file (safetensors), or the
 // metadata of a GGUF file, each by byte ranges.
 //

@@ -1,6 +1,6 @@
-// Package rangelimit limits how many ranged requests to one source of weights run at once, by its
-// measured rates and answers 429 and 503, bounds duplicate ones, and keeps the result for the next
-// download.
+// Package rangelimit limits how many ranged requests to one source of weights run at once, by
+// measured rates and answers of 429 and 503, bounds the bytes that duplicate (hedged) requests may
+// fetch twice, and saves its measurements in a file for the next download; it sends no request.
 //
 //	Limiter     the slots for ranges; none is given before the time that a busy source
 //	            named

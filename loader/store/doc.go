@@ -1,6 +1,6 @@
-// Package store keeps checkpoints (the files of models) on the node's disk: verified files, parts
-// of downloads that resume, leases, pins, and eviction of the least recently used; it downloads
-// nothing. A lease is a lock on a checkpoint in use.
+// Package store keeps checkpoints (the files of models) on the node's disk, shared by its
+// processes: each verified file once by its digest, parts of downloads that resume, leases (locks
+// on checkpoints in use), pins, and eviction of the least recently used; it downloads nothing.
 //
 //	DATA/store/
 //	  lock                        held while links are made or removed, never while bytes move

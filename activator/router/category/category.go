@@ -1,7 +1,8 @@
-// Package category classifies a text as extraction, code, reasoning or general, and gives its
-// complexity, with a linear model of embedded weights, whose file it also encodes; it trains none.
-// The features are hashed words, pairs of words and a few counts. The weights, in weights.bin, are
-// written by thaw-bench router --fit; bench/thaw-bench/router names the public sources.
+// Package category classifies a request's text as extraction, code, reasoning or general, and gives
+// its complexity (the share of reasoning against general), with a linear model whose embedded
+// weights it decodes; it trains no model and calls no language model. The features are hashed
+// words, pairs of words and a few counts. The weights, in weights.bin, are written by thaw-bench
+// router --fit; bench/thaw-bench/router names the public sources.
 package category
 
 import (

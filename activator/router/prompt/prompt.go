@@ -1,6 +1,7 @@
-// Package prompt reads from a request's body what a Router decides by, with word lists and a small
-// trained classifier: tokens, code, complexity, JSON or moderation demanded, tools, images,
-// language. It builds no tree, and a string with escapes reads as the string that they stand for.
+// Package prompt reads from a request's body the text of the user's newest turn and the features
+// that a Router decides by (tokens, code, complexity, JSON or moderation demanded, tools, images,
+// language), with word lists and package category; it writes no prompt. It builds no tree, and a
+// string with escapes reads as the string that they stand for.
 package prompt
 
 import (

@@ -1,5 +1,6 @@
-// Package collect makes one answer of the events of a stream of OpenAI's responses endpoint or
-// Anthropic's messages endpoint; chats and completions are put together by package cache.
+// Package collect assembles the whole answer (as if not streamed) from the events of a stream of
+// OpenAI's responses endpoint or Anthropic's messages endpoint; package cache does so for chats and
+// completions.
 package collect
 
 import (

@@ -1,5 +1,5 @@
-// Package unknownpath answers a request to a path that is not served with the one that is meant,
-// or with what to do instead.
+// Package unknownpath makes the error for a request to a path that is not served: it names the
+// nearest served path, or says what to do instead; it is no HTTP handler.
 package unknownpath
 
 import (
