@@ -1,5 +1,6 @@
-// Package p2p exchanges blocks of models between nodes that download the same one, so that each is
-// fetched from its source once, and serves and reads folders of models on other nodes.
+// Package p2p exchanges blocks of models between nodes that download the same one, so that each
+// block is fetched from its source once, and serves folders of models on this node's disk to
+// others, which stage them like any source; it decides no placement.
 //
 //	announce  nodes that stage a plan tell each other a few times a second which
 //	          blocks they have or are fetching, one bit per block
