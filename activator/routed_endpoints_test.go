@@ -23,7 +23,8 @@ func endpointRequest(e openai.Endpoint, model string) (body, contentType string)
 		"/v1/completions": `"prompt":"hello"`, "/v1/responses": `"input":"hello"`, "/v1/embeddings": `"input":"hello"`,
 		"/v1/messages":              `"max_tokens":5,"messages":[{"role":"user","content":"hello"}]`,
 		"/v1/messages/count_tokens": `"messages":[{"role":"user","content":"hello"}]`,
-		"/v1/rerank":                `"query":"a","documents":["b"]`, "/v2/rerank": `"query":"a","documents":["b"]`, "/rerank": `"query":"a","documents":["b"]`,
+		"/v1/rerank":                `"query":"a","documents":["b"]`,
+		"/v2/rerank":                `"query":"a","documents":["b"]`, "/rerank": `"query":"a","documents":["b"]`,
 		"/v1/score": `"text_1":"a","text_2":"b"`, "/tokenize": `"prompt":"a"`, "/detokenize": `"tokens":[1]`,
 		"/v1/audio/speech": `"input":"hello","voice":"v"`, "/v1/chat/completions": `"messages":[{"role":"user","content":"hello"}]`,
 	}[e.Path]
@@ -72,7 +73,8 @@ func TestRoutedEndpoints(t *testing.T) {
 					c.model != c.sent && strings.Contains(got.body, c.model+`"`) {
 					t.Errorf("%s of %s was sent to %s: %s", e.Path, c.model, got.path, got.body)
 				}
-				if route := r.head.Get("thaw-route"); (c.target != "") != strings.Contains(route, "; target="+c.target+";") || strings.Contains(r.body, "vendor-model") {
+				if route := r.head.Get("thaw-route"); (c.target != "") != strings.Contains(route, "; target="+c.target+";") ||
+					strings.Contains(r.body, "vendor-model") {
 					t.Errorf("%s of %s: %q %s", e.Path, c.model, route, r.body)
 				}
 			}
