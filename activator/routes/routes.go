@@ -40,6 +40,13 @@ type Route struct {
 	remembers atomic.Bool // see [Route.Remember]
 }
 
+// HasRulesOf reports whether r, which may be nil, has the rules of another by name and targets.
+func (r *Route) HasRulesOf(other *Route) bool {
+	return r != nil && slices.EqualFunc(r.Spec.Spec.Rules, other.Spec.Spec.Rules, func(a, b functions.Rule) bool {
+		return a.Name == b.Name && slices.Equal(a.To, b.To)
+	})
+}
+
 // NewSet compiles Routers. Those that before has compiled already are reused: a document
 // is never changed in place. One that does not compile is logged and left out. data are
 // the classes of data that teams have set.

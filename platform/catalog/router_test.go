@@ -296,9 +296,12 @@ func TestSurvey(t *testing.T) {
 	}
 	// Targets of a document that has other problems.
 	docs, _, err = Reader{}.Survey("f.yaml", []byte(strings.Replace(tiny, "spec:", "spec:\n  scal: {}", 1)+
-		"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\nspec: {cold: warm, rules: [{name: all, to: [tiny, gone, \"a b\"]}]}\n"+
-		"---\napiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\nspec: {pattern: ensemble, quorum: -1, members: [tiny, gone], coordinator: tiny}\n"))
-	if p := CheckTargets(docs).RequireTargets().Wrong(); err == nil || len(p) != 2 || p[0].Path != "spec.rules[0].to[1]" || p[0].Line != 12 || p[1].Path != "spec.members[1]" {
+		"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\n"+
+		"spec: {cold: warm, rules: [{name: all, to: [tiny, gone, \"a b\"]}]}\n"+
+		"---\napiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\n"+
+		"spec: {pattern: ensemble, quorum: -1, members: [tiny, gone], coordinator: tiny}\n"))
+	if p := CheckTargets(docs).RequireTargets().Wrong(); err == nil || len(p) != 2 ||
+		p[0].Path != "spec.rules[0].to[1]" || p[0].Line != 12 || p[1].Path != "spec.members[1]" {
 		t.Errorf("%v %q", err, p)
 	}
 	if _, named, _ := (Reader{}).Survey("f.yaml", []byte("kind: Modell\nmetadata: {name: gone}\n")); named {
