@@ -345,6 +345,10 @@ func (r *Route) Refusal(q *Request, rec *functions.RouteRecord) *openai.Error {
 	}
 	text += strings.Join(reasons, "; ") + "."
 	switch {
+	case e.Code == openai.InsufficientQuota: // a reason is the first sentence; the second has the time
+		if _, renews, found := strings.Cut(e.Message, ". "); found {
+			text += " " + renews
+		}
 	case e.Code != openai.ModelNotFound && e.Code != openai.AdapterNotFound:
 	case r.Name.Team != q.Team:
 		text += fmt.Sprintf(" The team `%s` needs a function of one of these names, or a Router `%s` of its own.", q.Team, r.Name.Name)
