@@ -1,6 +1,6 @@
 // Package upstream is the activator's HTTP/1.1 client for engines: it pools connections, streams
-// answers, cancels by closing, keeps stray bytes from the next request, and sends again only where
-// a reused connection had died at once; it does not choose the replica.
+// answers, cancels by closing, keeps stray bytes from the next request, and sends again where a
+// reused connection had died at once; it does not choose the replica.
 //
 // The two existing clients do not fit. net/http's costs 40 µs of CPU a request more than
 // this one; fasthttp's pools a connection that still
