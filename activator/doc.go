@@ -1,5 +1,7 @@
-// Package activator serves inference requests: it checks key and limits, applies Routers, has cold
-// models started, queues until a replica is ready, and streams the answer of an engine or Remote.
+// Package activator serves inference requests (OpenAI's API, Anthropic's messages): it checks the
+// caller's key and limits, finds the model, Router, Composition or Remote that is named, has cold
+// models started, queues until a replica has a free slot, and streams the engine's or Remote's
+// answer.
 //
 // A request is parsed as far as needed (openai), its caller identified and counted
 // against the team's limits (auth), its function found (snapshot) and the request
