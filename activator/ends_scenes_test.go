@@ -387,11 +387,12 @@ var scenes = []scene{
 		s.act.SetRouters([]*functions.Router{&escalating}, nil)
 		s.chat(autoRequest)
 		hedging := *r
+		hedging.Metadata.Name = "hedging"
 		hedging.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"big", "second"}}}
 		hedging.Spec.Cold = functions.ColdHedge
 		s.act.Publish(testFunction("big"))
-		s.act.SetRouters([]*functions.Router{&hedging}, nil)
-		s.chat(autoRequest)
+		s.act.SetRouters([]*functions.Router{&escalating, &hedging}, nil)
+		s.chat(strings.Replace(autoRequest, "auto", "hedging", 1))
 	}},
 	{name: "a Router from an adapter to a model without it", change: func(o *Options) {
 		o.Adapters = &fakeAdapters{takes: 2 * time.Second}

@@ -254,6 +254,11 @@ func TestRemoteBudget(t *testing.T) {
 			!strings.Contains(r.body, "the remote default/cloud, 0.6 a day, is used up. It renews at 2000-01-02T00:00:00Z") {
 			t.Errorf("%+v", r)
 		}
+		w.act.SetRouters([]*functions.Router{testRouter("cloud")}, nil)
+		if r := w.post("/v1/chat/completions", autoRequest); r.status != 429 || r.code() != "insufficient_quota" ||
+			!strings.Contains(r.body, "0.6 a day, is used up. It renews at 2000-01-02T00:00:00Z.") {
+			t.Errorf("by a Router: %+v", r)
+		}
 		w.limits.SetTeams([]functions.Team{{Metadata: functions.Metadata{Name: "default"}, Spec: functions.TeamSpec{Limits: functions.Limits{SpendPerDay: 0.5}}}})
 		w.cloudAt("cloud:1", func(r *functions.RemoteSpec) { r.Price = functions.Price{Input: 1e5, Output: 1e5} })
 		if r := w.post("/v1/chat/completions", cloudPlain); r.code() != "insufficient_quota" ||

@@ -28,7 +28,14 @@ type routing struct {
 // SetRouters replaces all Routers, and the classes of data that teams have set. A request
 // under way keeps its Router.
 func (a *Activator) SetRouters(routers []*functions.Router, data map[string]functions.DataClass) {
-	a.names.routers.Store(routes.NewSet(a.names.routers.Load(), routers, data, a.o.Log))
+	before := a.names.routers.Load()
+	now := routes.NewSet(before, routers, data, a.o.Log)
+	a.names.routers.Store(now)
+	for _, r := range before.All() { // the series of names that are gone would stay for ever
+		if !now.Find(r.Name).HasRulesOf(r) {
+			a.o.Metrics.Forget(r.Name.Name, r.Name.Team)
+		}
+	}
 }
 
 // Decisions has the records of recent decisions.

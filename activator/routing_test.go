@@ -108,6 +108,56 @@ func TestRouterChooses(t *testing.T) {
 	})
 }
 
+// TestSeriesOfRouters: the metrics have series of the Routers that there are, and of their rules
+// and targets; those of other Routers and of the functions stay when some are removed.
+func TestSeriesOfRouters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("m:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("m"), 4, "m:1"))
+		other := testRouter("m")
+		other.Metadata.Name = "other"
+		routers := func(rule string, data functions.DataClass) []*functions.Router {
+			r := testRouter("m")
+			r.Spec.Rules[0].Name, r.Spec.Data = rule, data
+			return []*functions.Router{r, other}
+		}
+		ask := func(model string) {
+			r := w.post(chatPath, strings.Replace(autoRequest, "auto", model, 1))
+			if _, ok := w.act.Decisions().SetOutcome("", r.head.Get("x-request-id"), 1); !ok || r.status != 200 {
+				t.Fatalf("%+v", r)
+			}
+		}
+		series := func(router string) int {
+			n := 0
+			for line := range strings.Lines(w.metrics()) {
+				decision, outcome := strings.HasPrefix(line, "thaw_route_decisions_total{"), strings.HasPrefix(line, "thaw_route_outcomes_count{")
+				if strings.Contains(line, router) && (decision || outcome) {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 5 {
+			w.act.SetRouters(routers(fmt.Sprint("rule-", i), functions.DataPublic), nil)
+			ask("auto")
+			ask("other")
+		}
+		w.act.SetRouters(routers("rule-4", functions.DataInternal), nil)
+		ask("auto")
+		const auto, beside = `router="default/auto"`, `router="default/other"`
+		if text := w.metrics(); series(auto) != 2 || series(beside) != 2 ||
+			!strings.Contains(text, `rule="rule-4",stage="rules",state="ready",target="m",team="default"} 2`) {
+			t.Errorf("%d series of auto, %d of the other\n%s", series(auto), series(beside), text)
+		}
+		w.act.SetRouters(routers("", "")[1:], nil)
+		if text := w.metrics(); series(auto) != 0 || series(beside) != 2 ||
+			!strings.Contains(text, `model="m",route="/v1/chat/completions",team="default"} 11`) {
+			t.Errorf("%d series of auto, %d of the other\n%s", series(auto), series(beside), text)
+		}
+	})
+}
+
 func (e *testEnv) metrics() string {
 	text, _, err := e.reg.Text("")
 	if err != nil {

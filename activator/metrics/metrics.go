@@ -24,7 +24,7 @@ type Sink interface {
 	// Series returns the function that adds to one series of a counter, or observes a
 	// value in one of a histogram.
 	Series(metric string, labels ...string) func(float64)
-	// Forget removes the series of a function.
+	// Forget removes the series of a function, which may be a Router.
 	Forget(model, team string)
 }
 

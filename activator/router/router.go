@@ -1,7 +1,7 @@
 // Package router decides which target answers a request to a Router (such as model: auto), by its
 // rules, the request's features and the targets' given states, and replays decisions; it sends
 // nothing. It is pure: it reads no clock, does no I/O and calls no model, so that a recorded
-// decision can be made again and the simulator runs the code that serves.
+// decision can be made again, and a simulation can run the code that serves.
 package router
 
 import (

@@ -42,6 +42,13 @@ type Route struct {
 	remembers atomic.Bool // see [Route.Remember]
 }
 
+// HasRulesOf reports whether r, which may be nil, has the rules of another by name and targets.
+func (r *Route) HasRulesOf(other *Route) bool {
+	return r != nil && slices.EqualFunc(r.Spec.Spec.Rules, other.Spec.Spec.Rules, func(a, b functions.Rule) bool {
+		return a.Name == b.Name && slices.Equal(a.To, b.To)
+	})
+}
+
 // NewSet compiles Routers. Those that before has compiled already are reused: a document
 // is never changed in place. One that does not compile is logged and left out. data are
 // the classes of data that teams have set.
@@ -340,6 +347,10 @@ func (r *Route) Refusal(q *Request, rec *functions.RouteRecord) *openai.Error {
 	}
 	text += strings.Join(reasons, "; ") + "."
 	switch {
+	case e.Code == openai.InsufficientQuota: // a reason is the first sentence; the second has the time
+		if _, renews, found := strings.Cut(e.Message, ". "); found {
+			text += " " + renews
+		}
 	case e.Code != openai.ModelNotFound && e.Code != openai.AdapterNotFound:
 	case r.Name.Team != q.Team:
 		text += fmt.Sprintf(" The team `%s` needs a function of one of these names, or a Router `%s` of its own.", q.Team, r.Name.Name)

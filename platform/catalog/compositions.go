@@ -15,7 +15,10 @@ func (k knownFunctions) checkComposition(d Document) (problems Problems) {
 	class := k.classOfTeam(team)
 	left, never := len(c.Spec.Members.List), 0
 	for _, part := range c.Spec.Parts() {
-		name, _ := functions.ParseName(part.Target, team) // it was validated
+		name, err := functions.ParseName(part.Target, team)
+		if err != nil { // validation reports it
+			continue
+		}
 		p := d.problemAt(part.Path)
 		p.Warning = true
 		t := k.resolve(name, team)

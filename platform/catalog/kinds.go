@@ -287,15 +287,18 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 }
 
 // spoils reports whether a value that did not decode may be the cause of a problem at path:
-// it is there, within or around it, or beside it in an object other than the spec.
+// it is there, within or around it, or beside it in an object other than the spec. What a
+// Router or a Remote has at path itself is judged without its siblings.
 func (d *decoder) spoils(path string) bool {
 	within := func(a, b string) bool {
 		return a == b || strings.HasPrefix(a, b) && (b == "" || a[len(b)] == '.' || a[len(b)] == '[')
 	}
+	_, given := d.places[path]
+	alone := given && (d.kind == functions.KindRouter || d.kind == functions.KindRemote)
 	return slices.ContainsFunc(d.failed, func(f string) bool {
 		parent := f[:max(0, strings.LastIndexAny(f, ".["))]
 		return within(path, f) || within(f, path) ||
-			parent != "" && parent != "spec" && within(path, parent) && path[len(parent)] == '.' ||
+			!alone && parent != "" && parent != "spec" && within(path, parent) && path[len(parent)] == '.' ||
 			f == "spec.engine" && within(path, "spec") || within(f, "spec.intents") && strings.HasSuffix(path, ".intent")
 	})
 }

@@ -259,6 +259,10 @@ func TestProblemsAtOnce(t *testing.T) {
 		{"a misspelt key is not also missing", router("  rles: [{name: all, to: [a]}]\n  cold: warm\n"), []string{"spec.rles: unknown key", "spec.cold: "}},
 		{"in one rule of three", router("  rules:\n  - {name: x, when: {codee: true}, to: [a]}\n  - {name: y, to: [b]}\n  - {name: y, to: []}\n"), []string{"spec.rules[0].when.codee: unknown key", "spec.rules[2].name: ", "spec.rules[2].to: "}},
 		{"intents that did not decode", router("  intents: [billing]\n  rules: [{name: x, when: {intent: billing}, to: [a]}, {name: all, to: []}]\n"), []string{"spec.intents: ", "spec.rules[1].to: "}},
+		{"a condition beside one that is misspelt", router("  rules: [{name: x, when: {codee: true, tokensBelow: -1}, to: [a]}, {name: all, to: [a]}]\n"), []string{"spec.rules[0].when.codee: unknown key", "spec.rules[0].when.tokensBelow: -1 is no number"}},
+		{"a limit beside one that is no number", head + "kind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://a.example/v1\", limits: {concurrent: -1, spendPerDay: x}}\n", []string{"spec.limits.spendPerDay: ", "spec.limits.concurrent: -1 is below 0"}},
+		{"a misspelt lifetime is not also missing", router("  cache: {exact: {tll: 1m}}\n  rules: [{name: all, to: [a]}]\n"), []string{"spec.cache.exact.tll: unknown key"}},
+		{"a misspelt key beside its other", head + "kind: Remote\nmetadata: {name: cloud}\nspec: {url: \"https://a.example/v1\", keyFrom: {envv: A, file: f}}\n", []string{"spec.keyFrom.envv: "}},
 		{"a bound and what it bounds", head + "kind: Model\nmetadata: {name: auto}\nspec: {engine: vllm, source: \"hf://a/b\", scale: {min: 5, max: two}}\n", []string{"spec.scale.max: ", "metadata.name: \"auto\" is reserved"}},
 	} {
 		_, err := Decode("f.yaml", []byte(tt.text))
@@ -289,6 +293,16 @@ func TestSurvey(t *testing.T) {
 	if p := CheckTargets(docs); len(p) != 1 || !p[0].Warning || len(p.RequireTargets().Wrong()) != 1 ||
 		!strings.Contains(p[0].Message, "default/gone") {
 		t.Error(p)
+	}
+	// Targets of a document that has other problems.
+	docs, _, err = Reader{}.Survey("f.yaml", []byte(strings.Replace(tiny, "spec:", "spec:\n  scal: {}", 1)+
+		"---\napiVersion: thaw.dev/v1\nkind: Router\nmetadata: {name: auto}\n"+
+		"spec: {cold: warm, rules: [{name: all, to: [tiny, gone, \"a b\"]}]}\n"+
+		"---\napiVersion: thaw.dev/v1\nkind: Composition\nmetadata: {name: panel}\n"+
+		"spec: {pattern: ensemble, quorum: -1, members: [tiny, gone], coordinator: tiny}\n"))
+	if p := CheckTargets(docs).RequireTargets().Wrong(); err == nil || len(p) != 2 ||
+		p[0].Path != "spec.rules[0].to[1]" || p[0].Line != 12 || p[1].Path != "spec.members[1]" {
+		t.Errorf("%v %q", err, p)
 	}
 	if _, named, _ := (Reader{}).Survey("f.yaml", []byte("kind: Modell\nmetadata: {name: gone}\n")); named {
 		t.Error("a document without a kind has a name")

@@ -26,15 +26,20 @@ func CheckTargets(docs []Document) Problems {
 func checkTargets(docs map[string]Document) (problems Problems) {
 	known := knownFunctions(docs)
 	for _, key := range slices.Sorted(maps.Keys(docs)) {
-		switch d := docs[key]; {
-		case d.incomplete:
+		var found Problems
+		d := docs[key]
+		switch {
 		case d.Router != nil:
-			problems = append(problems, known.checkRouter(d)...)
+			found = known.checkRouter(d)
 		case d.Composition != nil:
-			problems = append(problems, known.checkComposition(d)...)
+			found = known.checkComposition(d)
 		case d.Remote != nil:
-			problems = append(problems, checkRemote(d)...)
+			found = checkRemote(d)
 		}
+		if d.incomplete { // the others may follow from what did not decode
+			found = functions.Filter(found, func(p Problem) bool { return p.Unknown })
+		}
+		problems = append(problems, found...)
 	}
 	return problems
 }
@@ -66,7 +71,10 @@ func (k knownFunctions) checkRouter(d Document) (problems Problems) {
 		for j, target := range rule.To {
 			p := d.problemAt(fmt.Sprintf("spec.rules[%d].to[%d]", i, j))
 			p.Warning = true
-			name, _ := functions.ParseName(target, r.Metadata.Namespace) // it was validated
+			name, err := functions.ParseName(target, r.Metadata.Namespace)
+			if err != nil { // validation reports it
+				continue
+			}
 			t, class := k[name.WithoutAdapter().String()], cmp.Or(r.Spec.Data, k.classOfTeam(r.Metadata.Namespace))
 			switch p.Message, p.Hint = k.missing(naming{team: r.Metadata.Namespace, everyone: everyone}, target); {
 			case p.Message != "":

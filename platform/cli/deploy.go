@@ -2,12 +2,15 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/describe"
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -54,7 +57,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 			for i, doc := range docs {
 				d, err := cl.Deploy(ctx, doc.FullName(), bodies[i], dry, files.TargetsAmong(docs[:i], doc)...)
 				if err != nil {
-					return err
+					return inFile(doc, err)
 				}
 				done = append(done, d)
 				if wait && !dry && doc.Model != nil {
@@ -82,6 +85,19 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 		passed: []string{"filename", "dry-run", "wait"},
 	})
 	return cmd
+}
+
+// inFile names the file of a document, and the line where it begins, in a server's error about
+// it: the server counts the lines of what was sent.
+func inFile(doc catalog.Document, err error) error {
+	refused, ok := errors.AsType[*api.StatusError](err)
+	if !ok {
+		return err
+	}
+	place := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(doc.FullName().String()) + `:\d+(:\d+)?: `)
+	shown := *refused
+	shown.Message = place.ReplaceAllLiteralString(refused.Message, fmt.Sprintf("%s:%d: ", doc.File, doc.Line))
+	return &shown
 }
 
 func (m modelVerbs) printDeployed(ctx context.Context, cl *api.Client, done []api.DeployReply, dry bool) error {

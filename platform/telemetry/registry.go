@@ -143,12 +143,13 @@ func (r *Registry) Counter(metric string) func(labels ...string) {
 	return func(labels ...string) { v.WithLabelValues(labels...).Inc() }
 }
 
-// Forget removes the series of a function.
+// Forget removes the series of a function, which may be a Router: its label is router, team/name.
 func (r *Registry) Forget(model, team string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, v := range r.vectors {
 		v.DeletePartialMatch(prometheus.Labels{"model": model, "team": team})
+		v.DeletePartialMatch(prometheus.Labels{"router": team + "/" + model})
 	}
 }
 

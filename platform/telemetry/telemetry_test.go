@@ -50,6 +50,7 @@ func TestRegistry(t *testing.T) {
 		requests(1)
 		requests(1)
 		r.Series("thaw_request_seconds", "m", team, "false")(.02)
+		r.Series("thaw_route_escalations_total", team+"/m", "red", "a")(1)
 	}
 	r.Series("thaw_quota_rejections_total", "blue", "rate")(1)
 	r.Counter("thaw_gateway_requests_total")("model", "200")
@@ -61,11 +62,15 @@ func TestRegistry(t *testing.T) {
 	for _, line := range []string{
 		`thaw_build_info{go="go`, "# TYPE thaw_reconcile_queue gauge\nthaw_reconcile_queue 3\n", `thaw_model_state{model="m",state="cold",team="blue"} 1`,
 		`thaw_requests_total{code="200",cold="false",model="m",route="/v1/chat/completions",team="red"} 2`, `thaw_gateway_requests_total{code="200",to="model"} 1`,
+		`thaw_route_escalations_total{router="red/m",target="a",team="red"} 1`,
 		"# TYPE thaw_request_seconds histogram\n", `thaw_request_seconds_bucket{cold="false",model="m",team="red",le="0.025"} 1`, `thaw_quota_rejections_total{reason="rate",team="blue"} 1`,
 	} {
 		if !strings.Contains(string(text), line) {
 			t.Errorf("%s is missing in\n%s", line, text)
 		}
+	}
+	if strings.Contains(string(text), "blue/m") {
+		t.Errorf("a forgotten Router is in\n%s", text)
 	}
 	if text, _, _ := base.Text(""); strings.Contains(string(text), "thaw_model") || !strings.Contains(string(text), "thaw_build_info") {
 		t.Errorf("the extended registry has\n%s", text)

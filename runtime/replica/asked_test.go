@@ -116,7 +116,9 @@ func TestUnloadBeforeCancel(t *testing.T) {
 		ErrStartCancelled.Error(): {cancelStart: true},
 		"":                        {suspect: "x"},
 	} {
-		if reason, cause := c.stop(); reason != want || (cause == nil) != (want == "") || errors.Is(cause, ErrStartCancelled) == c.unload && c.cancelStart {
+		reason, cause := c.stop()
+		if cancelled := errors.Is(cause, ErrStartCancelled); reason != want || (cause == nil) != (want == "") ||
+			cancelled != (want == ErrStartCancelled.Error()) {
 			t.Errorf("%+v: %q, %v", c, reason, cause)
 		}
 	}
