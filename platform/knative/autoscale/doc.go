@@ -1,8 +1,7 @@
-// Package autoscale writes the scale that thaw's controller has decided into status,
-// ServerlessService and Events of Knative's PodAutoscalers of class thaw.dev, and reports to it the
-// requests that Knative's activators count; it decides no scale and scales no Deployment.
-// platform/orchestrator decides, and platform/knative/control writes the scale of Deployments. From
-// the controller's Scale of a revision this package makes
+// Package autoscale writes the scale that thaw's controller has decided into the status of
+// Knative's PodAutoscalers of class thaw.dev, their ServerlessServices and Events of Services, and
+// reports to it the requests that Knative's activators count; it decides no scale and scales no
+// Deployment. From the controller's Scale of a revision this package makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
 //	                   ScaleTargetInitialized, which Knative's revision copies
