@@ -1,7 +1,8 @@
 // Package autoscale writes the scale that thaw's controller has decided into the status of
 // Knative's PodAutoscalers of class thaw.dev, their ServerlessServices and Events of Services, and
 // reports to it the requests that Knative's activators count; it decides no scale and scales no
-// Deployment. From the controller's Scale of a revision this package makes
+// Deployment. The decisions are platform/orchestrator's, and platform/knative/control writes the scale
+// of Deployments. From the controller's Scale of a revision this package makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
 //	                   ScaleTargetInitialized, which Knative's revision copies
