@@ -1,7 +1,8 @@
-// Package agent is the daemon of one node, and its HTTP client: it has models downloaded, starts
-// and stops engines as the orchestrator commands, proxies requests to them, and sends its state in
-// heartbeats. It watches GPUs and the store for that. In `thaw serve` it is called directly; on
-// another host the same agent is reached over HTTP (Handler, Client) and joins a server (Join).
+// Package agent is the daemon of one node: it has models downloaded, starts and stops engines as
+// the orchestrator commands, proxies requests to them, and sends its state in heartbeats; Client is
+// the orchestrator's end of its HTTP API; an agent decides no placement. It watches GPUs and the
+// store for that. In `thaw serve` it is called directly; on another host the same agent is reached
+// over HTTP (Handler, Client) and joins a server (Join).
 //
 // # The agent is the source of truth
 //

@@ -1,6 +1,7 @@
-// Package autoscale computes how many replicas a function should have from its requests in flight
-// and waiting, like Knative's autoscaler; it starts none and chooses no node. It is pure: loads and
-// times go in, numbers come out.
+// Package autoscale computes how many replicas a function should have: a Load averages its requests
+// in flight as Knative's autoscaler does, and Settings.Want adds waiting requests, leases and the
+// model file's bounds; it starts none and chooses no node. It is pure: loads and times go in,
+// numbers come out.
 //
 // A Load averages the requests in flight over a long and a short window and derives
 // from them how many replicas are needed, and how many must not be scaled down yet, as

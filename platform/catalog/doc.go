@@ -1,5 +1,6 @@
 // Package catalog reads and strictly checks YAML files of models, Routers, Remotes, Compositions
-// and teams in two folders, stores deployed ones in one of them, and notifies of changes.
+// and teams in two folders, keeps the former content of a file that no longer reads, stores
+// deployed ones in one of the folders, and notifies of changes; it starts no model.
 //
 // Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete

@@ -1,5 +1,6 @@
-// Package controlstream is the protocol of a cluster and both its ends: activators and nodes'
-// loaders connect to the controller, which sends them routes and commands and gets reports. The
+// Package controlstream is the protocol of a cluster's processes and both its ends: each activator
+// and each node's loader keeps one HTTP/2 stream to the leading controller (Hub), which sends
+// routes, API keys, limits and commands and gets demand, heartbeats and pods' statuses. The
 // controller decides, the activators hold requests, and on each node the loader also speaks for the
 // pods there. It is one idea: the messages, their transport and both of its ends.
 //

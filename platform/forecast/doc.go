@@ -1,7 +1,8 @@
-// Package forecast predicts from their history when functions are used next and how long starts
-// take, and says how long to keep each READY and when to start it ahead, within budgets. Times are
-// arguments: it reads no clock and starts no goroutine, and its only I/O is the file of the history
-// (File). One goroutine owns a History.
+// Package forecast predicts each function's next use from its History (idle times, time of day,
+// functions used before it) and how long a start takes (StartTimes), returns how long to keep it
+// READY and when to start it ahead, and counts the GPU time of such starts (Budgets); it starts
+// nothing. Times are arguments: it reads no clock and starts no goroutine, and its only I/O is the
+// file of the history (File). One goroutine owns a History.
 //
 // StartTimes and RateGauge hold measured starts and rates; Budgets bound the GPU time
 // of starts ahead of demand. The rest of this comment is about History.

@@ -1,6 +1,7 @@
-// Package gateway is the HTTP front of an activator in a cluster: it queues requests for models (by
-// host or model name) and proxies those for other services and the control API, in place of
-// Knative's ingress and activator. The load balancer between those two is replaced too.
+// Package gateway is the HTTP front of an activator in a cluster, in place of Knative's ingress and
+// activator: by host, path or model name it gives requests for models to package activator, which
+// queues them, and proxies those for other services and for the control API. The load balancer
+// between Knative's two is replaced too.
 //
 // A request is routed by its host: a controlstream.Table, pushed by the controller, maps
 // host, path and header to shares of traffic. A share is one of our revisions, woken if

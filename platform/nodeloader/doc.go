@@ -1,6 +1,6 @@
 // Package nodeloader is the process `thaw loader`, one per Kubernetes node: it downloads
-// checkpoints into the node's store, also from other nodes, opens them to pods over a unix socket,
-// and reports checkpoints and pods' statuses to the controller.
+// checkpoints into the node's store, also from other nodes, passes pods a checkpoint's open folder
+// over a unix socket, and reports the store and pods' statuses to the controller.
 //
 // # The socket
 //

@@ -1,7 +1,7 @@
-// Package orchestrator is the control loop of nodes and replicas: it carries out the plans of
-// package placement by commands to agents, handles lost nodes and failed starts, and gives
-// activators each function's replicas. One machine, agents, Kubernetes and the simulator run the
-// same loop.
+// Package orchestrator is the control loop: from agents' heartbeats and activators' demand it keeps
+// the state of functions, nodes and replicas, has package placement plan, commands agents
+// accordingly, handles lost nodes and failed starts, and publishes each function's replicas to
+// activators. One machine, agents, Kubernetes and the simulator run the same loop.
 //
 // It is one idea in more than 2,500 lines: its parts read and write one world, the registry
 // of functions, nodes and replicas. The parts are

@@ -1,6 +1,6 @@
 // Package sizer works out the GPUs and memory that a model file leaves out from the checkpoint at
-// its source and the GPUs of the nodes, and checks that the file chooses one set of weights; it
-// writes no model file.
+// its source and the nodes' GPUs, once or in the background with the results kept (Folder), and
+// checks that the file chooses one set of weights; it changes no model file.
 package sizer
 
 import (

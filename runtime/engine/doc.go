@@ -1,6 +1,7 @@
-// Package engine makes the command line of each supported engine (vLLM, SGLang, llama.cpp, thaw's
-// own ember) from a table, calls a started engine over HTTP (health, tokens, metrics), and finds
-// in its log why it failed. The supervisor starts processes, the replica decides when.
+// Package engine has a table of the supported engines (vLLM, SGLang, llama.cpp, thaw's own ember):
+// it makes their command line and environment, calls a started one over HTTP (health, first token,
+// metrics, adapters, sleep), and finds in its log why it failed; it starts no process. The
+// supervisor starts processes, the replica decides when.
 //
 // | engine | program | command line |
 // | --- | --- | --- |

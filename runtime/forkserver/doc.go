@@ -1,10 +1,10 @@
-// Package forkserver has the Python program of a warm interpreter, which forks vLLM engines at the
-// request of package supervisor, and checks whether such an interpreter is ready, fits an engine,
-// or must be replaced. There is one interpreter for each engine environment, which has already
-// imported what the engine imports. A complete, unmodified engine is forked from it on demand, so
-// that a start costs what is particular to its model and not the seconds of imports that all
-// starts share. Parent is its state as an owner sees it: an agent, the shim of a pod, or the host
-// of a node (package pods).
+// Package forkserver has the Python program of a warm interpreter, which imports vLLM once and
+// forks engines from that at the request of package supervisor, makes its command line, and checks
+// whether it is ready, fits an engine or must be replaced; it starts no process itself. There is
+// one interpreter for each engine environment, which has already imported what the engine imports.
+// A complete, unmodified engine is forked from it on demand, so that a start costs what is
+// particular to its model and not the seconds of imports that all starts share. Parent is its state
+// as an owner sees it: an agent, the shim of a pod, or the host of a node (package pods).
 //
 // # The parent
 //

@@ -1,6 +1,7 @@
-// Package replica runs one replica (a copy of a model in an engine) as a state machine from
-// download to end: it starts the engine, detects readiness and hangs, loads adapters, and sleeps,
-// wakes and drains on command. The states are:
+// Package replica runs one replica (a copy of a model in an engine) as a state machine: it has a
+// Stager fetch the files and the supervisor start the engine, detects readiness, failures and
+// hangs, loads adapters, and sleeps, wakes and drains on command; after a failure the platform
+// starts another. The states are:
 //
 //	DOWNLOADING -> LOADING_TO_GPU -> READY <-> SLEEPING
 //	      \            |      ^         |         |   |

@@ -1,6 +1,6 @@
-// Package supervisor is the parent process of engines (`thaw keep`), which starts and reaps them
-// and keeps their logs while an agent restarts, and the client by which an agent commands it; it
-// restarts no engine.
+// Package supervisor is the parent process of engines (`thaw keep`), which starts them (by exec or
+// a fork of a warm interpreter), reaps them, keeps their logs, and outlives its agent for a while,
+// and the Client by which an agent commands it; it restarts no engine.
 //
 // One supervisor serves one agent: it starts and reaps engines and stores their logs
 // and exit codes. It knows no model, port or state. So an agent can be killed or

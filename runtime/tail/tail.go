@@ -1,6 +1,7 @@
-// Package tail reads a growing log file as one stream across rotation, by polling, and splits a
-// stream into lines. When another file takes the path, the rest of the old one is read first, then
-// the new one from its beginning.
+// Package tail has a Follower, which reads a growing log file as one stream of bytes across its
+// rotation, by polling, and Lines, which calls a function with each line of any stream, cut at a
+// limit; it parses no lines. When another file takes the path, the rest of the old one is read
+// first, then the new one from its beginning.
 package tail
 
 import (

@@ -1,5 +1,6 @@
-// Package foreign says what a definition file has in place of a key or a kind of another system's
-// files (llama-swap, LiteLLM, Ollama, docker compose, KServe); it reads and converts no file.
+// Package foreign has the hints for error messages where a definition file uses a key or kind of
+// another system (llama-swap, LiteLLM, Ollama, docker compose, KServe): what to write for thaw in
+// its place; it reads and converts no file.
 package foreign
 
 import (

@@ -1,5 +1,6 @@
 // Package decision is the input and output of the verb thaw route: it makes the request's body from
-// a text, a file or stdin, and prints the Router's decision that comes back.
+// a text, a file or stdin, and prints the Router's decision that a server answered with; it sends
+// no request and decides nothing.
 package decision
 
 import (

@@ -1,5 +1,6 @@
-// Package othernames lets the environment variables GATEWAY_LOG_LEVEL and GATEWAY_DEBUG set the log
-// level, and refuses flags and variables of later versions (sessions, batches).
+// Package othernames reads the log level of the command line from GATEWAY_LOG_LEVEL and
+// GATEWAY_DEBUG where THAW_LOG_LEVEL is unset, and refuses with an error flags and environment
+// variables that thaw does not support yet (shared sessions and batches).
 package othernames
 
 import (

@@ -1,8 +1,8 @@
-// Package autoscale writes the controller's scale into the status, ServerlessService and Events of
-// PodAutoscalers of class thaw.dev, and reports requests counted by Knative's activators. It
-// reports what the controller does and decides nothing: platform/orchestrator decides, and
-// platform/knative/control writes the scale of Deployments. From the controller's Scale of a
-// revision it makes
+// Package autoscale writes the scale that thaw's controller has decided into the status of
+// Knative's PodAutoscalers of class thaw.dev, their ServerlessServices and Events of Services, and
+// reports to it the requests that Knative's activators count; it decides no scale and scales no
+// Deployment. The decisions are platform/orchestrator's, and platform/knative/control writes the scale
+// of Deployments. From the controller's Scale of a revision this package makes
 //
 //	PodAutoscaler      desired and actual scale, and the conditions Active, SKSReady and
 //	                   ScaleTargetInitialized, which Knative's revision copies

@@ -1,5 +1,6 @@
-// Package clusterstate presents a cluster's nodes and pods to the orchestrator as its nodes and
-// replicas, and carries out its loads and unloads by scaling Deployments and deleting pods.
+// Package clusterstate makes heartbeats for the orchestrator from a cluster's nodes, pods and
+// loaders' reports, as if each node had an agent, and carries out its loads and unloads by changing
+// the scale of Deployments and deleting pods; it decides no placement.
 //
 // The orchestrator names replicas, a Deployment only counts pods. A new replica is one
 // more pod, and the first unbound pod of its revision is bound to it. The chosen node is

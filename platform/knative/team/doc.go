@@ -1,6 +1,7 @@
-// Package team reads each team's quotas, limits and API keys from its Kubernetes namespace
-// (annotations, ResourceQuotas, a Secret), creates and deletes keys, and makes the manifests of
-// such a namespace. A team file and a namespace correspond so:
+// Package team reads teams from Kubernetes namespaces (quotas, limits, API keys: annotations,
+// ResourceQuotas, a Secret), follows their changes (Watcher), creates and deletes keys, and makes
+// the manifests of a team's namespace; it enforces no limit. A team file and a namespace correspond
+// so:
 //
 //	spec.gpus.max               ResourceQuota: requests.nvidia.com/gpu (the least of several)
 //	spec.gpus.guaranteed        annotation thaw.dev/gpus-guaranteed

@@ -1,6 +1,7 @@
-// Package foresight records when functions (deployed models) are used, forecasts their next uses,
-// and tells the planner which to start ahead of demand, within budgets of GPU time, and how long
-// to keep idle ones.
+// Package foresight applies package forecast in the control loop: its Forecaster records uses of
+// functions (deployed models), sets what the planner reads of each (next use, how long to keep it
+// idle), and makes leases for starts ahead of demand, forecast or asked for, within budgets of GPU
+// time.
 //
 // The control loop calls a Forecaster for every function that changed, and once a tick. The
 // Forecaster sets what the planner reads of a function: how often it is used, its next use,

@@ -1,5 +1,6 @@
-// Package words has a fixed English sentence for each reason word of events and decisions (such as
-// idle, evicted, node_lost), and formats spans of time.
+// Package words has a fixed English phrase for each reason word in the control loop's events and
+// decisions (such as idle, evicted, node_lost), and formats spans of time for people; it records
+// and decides nothing.
 package words
 
 import (
