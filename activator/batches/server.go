@@ -175,15 +175,13 @@ func (s *Server) storeError(err error, what, id string) *openai.Error {
 	case errors.Is(err, store.ErrInUse):
 		return openai.New(openai.Conflict,
 			"The file `"+id+"` is the input of a batch that has not ended. Cancel the batch first, or wait for its end.")
-	case isFull(err):
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		s.o.Log.Error("the disk of the data folder is full", "error", err)
 		return openai.New(openai.ServiceUnavailable, "The disk of the server has no room for this.").After(time.Minute)
 	}
 	s.o.Log.Error("the folder of files and batches failed", "error", err)
 	return openai.New(openai.InternalError, "")
 }
-
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // page is a part of a list, in OpenAI's form.
 type page struct {

@@ -5,6 +5,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/thaw-dev/thaw/activator/router/intents"
@@ -29,9 +30,7 @@ type Router struct {
 // a request.
 func Compile(r *functions.Router) (*Router, error) {
 	c := &Router{name: r.FullName().String(), spec: r.Spec, threshold: r.Spec.Intents.Threshold}
-	if c.threshold == 0 {
-		c.threshold = DefaultThreshold
-	}
+	c.threshold = cmp.Or(c.threshold, DefaultThreshold)
 	if c.spec.Cold == "" {
 		c.spec.Cold = functions.ColdWait
 	}

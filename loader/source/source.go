@@ -225,9 +225,6 @@ func Allowed(name string) bool {
 }
 
 func Weights(name string) bool {
-	switch strings.ToLower(path.Ext(name)) {
-	case ".safetensors", ".gguf":
-		return true
-	}
-	return false
+	ext := strings.ToLower(path.Ext(name))
+	return ext == ".safetensors" || ext == ".gguf"
 }
