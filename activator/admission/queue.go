@@ -240,7 +240,6 @@ func (l Load) AdmitsAtOnce() bool { return l.Queued == 0 && l.FreeSlots > 0 }
 // Idle reports whether no request waits or holds a slot.
 func (l Load) Idle() bool { return l.Active == 0 && l.Queued == 0 }
 
-// Load of the queue at now.
 func (q *Queue) Load(now time.Time) Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -56,7 +56,6 @@ type Options struct {
 	Count func(metric string, value float64, labels ...string)
 	// Log gets a line per batch that begins or ends.
 	Log *slog.Logger
-	// Now is the clock.
 	Now func() time.Time
 }
 
@@ -249,7 +248,6 @@ func paginate[T any](q listQuery, items []T, id func(T) string, show func(T) any
 	return p, nil
 }
 
-// Samples yields the gauges.
 func (s *Server) Samples(yield func(metric string, value float64, labels ...string)) {
 	type of struct{ team, status string }
 	n, left := map[of]int{}, map[string]int{}

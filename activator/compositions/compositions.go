@@ -127,7 +127,6 @@ func (s *Server) Find(name functions.Name) *functions.Composition { return s.set
 // All Compositions by name. The slice must not be changed.
 func (s *Server) All() []*functions.Composition { return s.set.Load().sorted }
 
-// Names is the names of a team's Compositions.
 func (s *Server) Names(team string) (names []string) {
 	for _, c := range s.All() {
 		if c.Metadata.Namespace == team {
@@ -137,7 +136,6 @@ func (s *Server) Names(team string) (names []string) {
 	return names
 }
 
-// Request is one request for a Composition.
 type Request struct {
 	ID, ClientID string
 	Composition  *functions.Composition
@@ -328,7 +326,6 @@ func (r *run) store() {
 	r.stored = r.s.records.Put(r.stored, maxRecords, r.q.Caller.Team, r.q.ID, r.q.ClientID, r.recordNow())
 }
 
-// recordNow is a copy of the record.
 func (r *run) recordNow() functions.CompositionRecord {
 	r.mu.Lock()
 	defer r.mu.Unlock()

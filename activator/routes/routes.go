@@ -84,7 +84,6 @@ func (s *Set) All() []*Route {
 	return s.sorted
 }
 
-// Names is the names of a team's Routers.
 func (s *Set) Names(team string) (names []string) {
 	for _, r := range s.All() {
 		if r.Name.Team == team {

@@ -47,7 +47,6 @@ func (s Shares) Complexity() float64 {
 // Judge returns the shares of a text by the shipped model.
 func Judge(text []byte) Shares { return shipped().Judge(text) }
 
-// Judge returns the shares of a text.
 func (m *Model) Judge(text []byte) Shares {
 	var t Text
 	t.read(text)
