@@ -235,9 +235,7 @@ func (c *Caches) publish(dir string, key Key, write func(into string) error) err
 }
 
 // Path is the folder for the engine.
-func (u *CacheUse) Path() string {
-	return filepath.Join(cmp.Or(u.scratch, u.dir), cacheName)
-}
+func (u *CacheUse) Path() string { return filepath.Join(cmp.Or(u.scratch, u.dir), cacheName) }
 
 // KeepAs copies what an engine wrote into a scratch cache to the cache of key; the
 // engine may continue to write. For other caches it does nothing.

@@ -177,9 +177,7 @@ func (m *Model) judge(t *Text) Shares {
 }
 
 // PartValue is the value of each of n features of a part.
-func PartValue(part Part, n int) float64 {
-	return partWeights[part] / math.Sqrt(float64(max(n, 1)))
-}
+func PartValue(part Part, n int) float64 { return partWeights[part] / math.Sqrt(float64(max(n, 1))) }
 
 // SoftMax turns sums of weights into shares.
 func SoftMax(sum [Categories]float64) (s Shares) {
