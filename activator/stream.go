@@ -368,8 +368,7 @@ func (s *eventStream) engineEnded(err error) {
 // What is torn behind the finish_reason of a stream that ended cleanly adds nothing to the
 // answer and is dropped. A stream that broke has a last event only if that is an error.
 func (s *eventStream) passLast(clean bool) {
-	rest := s.buf[s.lo:s.hi]
-	last := append(bytes.TrimRight(bytes.Clone(rest), "\r\n"), "\n\n"...)
+	last := append(bytes.TrimRight(bytes.Clone(s.buf[s.lo:s.hi]), "\r\n"), "\n\n"...)
 	switch failure, _ := openai.Failure(last); {
 	case openai.IsWholeEvent(last) && (clean || failure != nil):
 		s.pass(last)

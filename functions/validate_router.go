@@ -42,8 +42,7 @@ func ValidateRouter(r *Router) []Problem {
 	var p problems
 	p.checkFunction(r.APIVersion, r.Kind, KindRouter, r.Metadata)
 	s := &r.Spec
-	intents := p.checkIntents(&s.Intents)
-	p.checkRules(r.FullName(), s.Rules, intents)
+	p.checkRules(r.FullName(), s.Rules, p.checkIntents(&s.Intents))
 	if s.Objective.FirstToken < 0 {
 		p.add("spec.objective.firstToken", "such as 2s; left out, there is no bound", "%s is no time to wait", s.Objective.FirstToken)
 	}

@@ -146,8 +146,7 @@ func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, er
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(c.o.Dir, newPrefix+rand.Text())
-	u := &CacheUse{c: c, scratch: dir, Fresh: true}
+	u := &CacheUse{c: c, scratch: filepath.Join(c.o.Dir, newPrefix+rand.Text()), Fresh: true}
 	if err := os.MkdirAll(u.Path(), 0o700); err != nil {
 		return nil, err
 	}
