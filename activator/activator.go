@@ -301,9 +301,7 @@ func (a *Activator) InFlightOf(name functions.Name, replicaID string) int {
 
 // ColdStartOf is the cold start a recent request took part in. id is the
 // request's, or the client's own from X-Client-Request-Id.
-func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) {
-	return a.coldStarts.Of(id)
-}
+func (a *Activator) ColdStartOf(id string) (coldStartID string, ok bool) { return a.coldStarts.Of(id) }
 
 // WithFirstTokenPhase adds what only the data path knows to a timeline of the platform's: the phase
 // from READY to the engine's first byte, and the first request.

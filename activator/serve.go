@@ -20,9 +20,7 @@ func ServesPath(path string) bool {
 }
 
 // Serve answers one request. It is a [httpserver.Handler].
-func (a *Activator) Serve(req *httpserver.Request, res *httpserver.Response) {
-	a.serve(req, res, nil)
-}
+func (a *Activator) Serve(req *httpserver.Request, res *httpserver.Response) { a.serve(req, res, nil) }
 
 // ServeAs answers a request for a function that is known by other means, such as the
 // host. The model in the body is ignored, but for an adapter. The caller has checked

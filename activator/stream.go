@@ -211,11 +211,19 @@ func (s *eventStream) forward() {
 	p := s.request
 	r := &p.attempt.reply
 	if !r.Events {
-		s.endWithEngineError()
+		// an engine's error, or that of an answer that cannot be streamed, is sent as a frame: the head has been sent
+		p.reason = "engine_answered"
+		s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
 		return
 	}
 	if s.mark != nil {
-		s.readPastMark()
+		// waits, up to a second, for the end of a body whose end mark has come, so that the
+		// connection can be used again and mark and end go out in one write
+		if !p.attempt.reply.End {
+			s.mark = bytes.Clone(s.mark)
+			p.attempt.reply.ReadOut(s.buf) // bytes after the end mark are ignored
+		}
+		s.engineEnded(io.EOF)
 		return
 	}
 	if s.buf == nil {
@@ -311,17 +319,6 @@ func (s *eventStream) pass(p []byte) {
 	}
 }
 
-// readPastMark waits, up to a second, for the end of a body whose end mark has come,
-// so that the connection can be used again and mark and end go out in one write.
-func (s *eventStream) readPastMark() {
-	p := s.request
-	if !p.attempt.reply.End {
-		s.mark = bytes.Clone(s.mark)
-		p.attempt.reply.ReadOut(s.buf) // bytes after the end mark are ignored
-	}
-	s.engineEnded(io.EOF)
-}
-
 // engineEnded ends a stream whose engine has ended, cleanly or not.
 func (s *eventStream) engineEnded(err error) {
 	p := s.request
@@ -371,8 +368,7 @@ func (s *eventStream) engineEnded(err error) {
 // What is torn behind the finish_reason of a stream that ended cleanly adds nothing to the
 // answer and is dropped. A stream that broke has a last event only if that is an error.
 func (s *eventStream) passLast(clean bool) {
-	rest := s.buf[s.lo:s.hi]
-	last := append(bytes.TrimRight(bytes.Clone(rest), "\r\n"), "\n\n"...)
+	last := append(bytes.TrimRight(bytes.Clone(s.buf[s.lo:s.hi]), "\r\n"), "\n\n"...)
 	switch failure, _ := openai.Failure(last); {
 	case openai.IsWholeEvent(last) && (clean || failure != nil):
 		s.pass(last)
@@ -401,14 +397,6 @@ func (s *eventStream) endWithError(e *openai.Error) {
 	s.out = append(out, e.FrameFor(p.req.endpoint.Path, s.sequence)...)
 	s.end = httpserver.ErrFailureSent
 	p.finish(e.Status, string(e.Code))
-}
-
-// endWithEngineError sends an engine's error as a frame, because the head has been sent; or
-// that of an answer that cannot be streamed.
-func (s *eventStream) endWithEngineError() {
-	p := s.request
-	p.reason = "engine_answered"
-	s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
 }
 
 // scanUsage reads the usage of a whole plain answer.

@@ -55,7 +55,6 @@ func (n Name) Short() string {
 	return n.Name
 }
 
-// WithoutAdapter is the name without its adapter.
 func (n Name) WithoutAdapter() Name { return Name{Team: n.Team, Name: n.Name} }
 
 // Compare orders names by team and name.

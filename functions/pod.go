@@ -51,7 +51,6 @@ const (
 	TaintNoExecute        = "NoExecute"
 )
 
-// IsZero reports whether p is empty.
 func (p Pod) IsZero() bool {
 	return len(p.NodeSelector) == 0 && len(p.Tolerations) == 0 && len(p.ImagePullSecrets) == 0 &&
 		p.RuntimeClassName == "" && p.ServiceAccountName == "" && p.PriorityClassName == ""

@@ -69,9 +69,7 @@ func (b *Bytes) UnmarshalText(t []byte) (err error) {
 func (b Bytes) MarshalJSON() ([]byte, error) { return strconv.AppendInt(nil, int64(b), 10), nil }
 
 // UnmarshalJSON reads a number, or a size in quotes as files have it.
-func (b *Bytes) UnmarshalJSON(t []byte) error {
-	return b.UnmarshalText(bytes.Trim(t, `"`))
-}
+func (b *Bytes) UnmarshalJSON(t []byte) error { return b.UnmarshalText(bytes.Trim(t, `"`)) }
 
 // CPU is processor time, in thousandths of a processor. In files it is a number of
 // processors, or of thousandths with an m, as Kubernetes writes it: 2, 0.5, 500m.

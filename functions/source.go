@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -245,10 +246,7 @@ func correctScheme(word string) string {
 		return ""
 	}
 	if nearest := Nearest(low, append(strings.Fields(sourceSchemes), "huggingface", "azure"), 1); len(nearest) > 0 {
-		if a, ok := schemeAliases[nearest[0]]; ok {
-			return a
-		}
-		return nearest[0]
+		return cmp.Or(schemeAliases[nearest[0]], nearest[0])
 	}
 	return ""
 }

@@ -21,9 +21,7 @@ const (
 )
 
 // Word is the state as people see it: in comments, ps, progress and metrics.
-func (s State) Word() string {
-	return cmp.Or(stateWords[s], "cold")
-}
+func (s State) Word() string { return cmp.Or(stateWords[s], "cold") }
 
 var stateWords = map[State]string{
 	Downloading: "staging", Loading: "loading", Ready: "ready", Sleeping: "sleeping", Draining: "draining", Failed: "failed",

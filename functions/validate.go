@@ -116,7 +116,6 @@ func Validate(m *Model) []Problem {
 	return append(p, CheckPod("spec.pod", &s.Pod)...)
 }
 
-// ValidateTeam lists the problems of t.
 func ValidateTeam(t *Team) []Problem {
 	var p problems
 	p.checkHead(t.APIVersion, t.Kind, KindTeam, t.Metadata)

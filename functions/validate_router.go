@@ -42,8 +42,7 @@ func ValidateRouter(r *Router) []Problem {
 	var p problems
 	p.checkFunction(r.APIVersion, r.Kind, KindRouter, r.Metadata)
 	s := &r.Spec
-	intents := p.checkIntents(&s.Intents)
-	p.checkRules(r.FullName(), s.Rules, intents)
+	p.checkRules(r.FullName(), s.Rules, p.checkIntents(&s.Intents))
 	if s.Objective.FirstToken < 0 {
 		p.add("spec.objective.firstToken", "such as 2s; left out, there is no bound", "%s is no time to wait", s.Objective.FirstToken)
 	}
@@ -208,7 +207,7 @@ func (p *problems) checkIntents(in *Intents) (names []string) {
 	for i, x := range in.List {
 		at := fmt.Sprintf("spec.intents.list[%d]", i)
 		switch {
-		case !isIntent(x.Name):
+		case x.Name == "" || len(x.Name) > 63 || strings.Trim(x.Name, lettersAndDigits+"-_.") != "":
 			p.add(at+".name", "1 to 63 letters, digits, '-', '_' and '.'", "%q is no name of an intent", Clip(x.Name))
 		case slices.Contains(names, x.Name):
 			p.add(at+".name", "names of intents are unique", "%q is already the name of spec.intents.list[%d]", x.Name, slices.Index(names, x.Name))
@@ -241,10 +240,6 @@ func CheckExample(s string) string {
 		return "the example is not text in UTF-8"
 	}
 	return ""
-}
-
-func isIntent(s string) bool {
-	return s != "" && len(s) <= 63 && strings.Trim(s, lettersAndDigits+"-_.") == ""
 }
 
 func (p *problems) checkCache(path string, c Cache) {

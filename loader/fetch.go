@@ -421,8 +421,7 @@ func (s *stagingPlan) fetchFromPeer(ctx context.Context, ref blockRef) (bool, er
 		return false, err
 	}
 	defer s.loader.buffers.put(piece)
-	stop := context.AfterFunc(ctx, func() { body.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { body.Close() })()
 	idle := time.AfterFunc(s.loader.o.Retry.Idle, func() { body.Close() })
 	defer idle.Stop()
 	w := ref.part.Writer(ref.block)

@@ -212,11 +212,7 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 
 // carriesCode reports whether loading a file of this format runs code from it.
 func carriesCode(name string) bool {
-	switch strings.ToLower(path.Ext(name)) {
-	case ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack":
-		return true
-	}
-	return false
+	return slices.Contains([]string{".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack"}, strings.ToLower(path.Ext(name)))
 }
 
 // retry calls try until it succeeds, fails for good, or has failed attempts times.

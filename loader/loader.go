@@ -185,8 +185,7 @@ type StageOptions struct {
 	// checkpoint of this digest in the store is used without asking the source.
 	Digest string
 	// Files are patterns of files to stage beside those of source.Allowed.
-	Files source.Globs
-	// Priority to begin with.
+	Files    source.Globs
 	Priority Priority
 }
 

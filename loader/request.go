@@ -405,10 +405,7 @@ func (s *stagingPlan) hedge(ctx context.Context, slow *rangeRequest) {
 	}
 	off, size := slow.part.Range(block)
 	left, had := off+size-slow.part.Arrived(block), slow.bytes.Load()
-	if !s.limiter.SpendHedge(left) {
-		return
-	}
-	if s.limiter.Acquire(ctx, High, true) != nil {
+	if !s.limiter.SpendHedge(left) || s.limiter.Acquire(ctx, High, true) != nil {
 		return
 	}
 	defer s.limiter.Release()

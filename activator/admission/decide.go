@@ -66,7 +66,6 @@ func Decide(f *snapshot.Snapshot, l Load, t ClientTimeouts, now time.Time) Decis
 	return Decision{Verdict: Wait, Wake: Replica}
 }
 
-// BreakerOpen reports whether the breaker is open.
 func BreakerOpen(f *snapshot.Snapshot, now time.Time) bool {
 	return f.Failure != nil && (f.Failure.Until.IsZero() || now.Before(f.Failure.Until))
 }

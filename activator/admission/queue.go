@@ -119,9 +119,6 @@ func (q *Queue) RejectAll(reason *openai.Error) {
 	q.reject(reason)
 }
 
-// orders lists the orders of the requests that wait.
-func (q *Queue) orders() [3]*order { return [...]*order{&q.waiting, &q.low, &q.alone} }
-
 // hasPlace reports whether r may wait within the limits. Requests of priority Low make
 // place for others: the newest of the team that has the most of them is rejected. mu is
 // held.
@@ -171,7 +168,7 @@ func (q *Queue) admitFrom(o *order, now time.Time) bool {
 
 // reject ends all waits with why. mu is held.
 func (q *Queue) reject(reason *openai.Error) {
-	for _, o := range q.orders() {
+	for _, o := range [...]*order{&q.waiting, &q.low, &q.alone} {
 		for r := o.take(); r != nil; r = o.take() {
 			r.rejection = reason
 			r.notify()
@@ -243,7 +240,6 @@ func (l Load) AdmitsAtOnce() bool { return l.Queued == 0 && l.FreeSlots > 0 }
 // Idle reports whether no request waits or holds a slot.
 func (l Load) Idle() bool { return l.Active == 0 && l.Queued == 0 }
 
-// Load of the queue at now.
 func (q *Queue) Load(now time.Time) Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()

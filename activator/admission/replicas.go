@@ -148,15 +148,12 @@ func (q *Queue) best(req *Request, not string, now time.Time, loaded bool) *repl
 	if last != nil {
 		preferred = last
 	}
-	if preferred != nil && preferred.load() <= minimum.load()+affinityMargin(preferred.slots) {
+	// the replica of a key may have a fourth of its slots more requests than the least loaded one
+	if preferred != nil && preferred.load() <= minimum.load()+max(1, preferred.slots/4) {
 		return preferred
 	}
 	return minimum
 }
-
-// affinityMargin is how many requests more than the least loaded replica the
-// replica of a key may have before affinity is given up: a fourth of its slots.
-func affinityMargin(slots int) int { return max(1, slots/4) }
 
 // assignSlot gives req a slot of r. mu is held.
 func (q *Queue) assignSlot(req *Request, r *replica, now time.Time) {

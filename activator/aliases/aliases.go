@@ -72,7 +72,6 @@ func (s *Set) Find(name functions.Name) *Target {
 	return s.byName[name]
 }
 
-// TeamNames is the names of a team's aliases.
 func (s *Set) TeamNames(team string) []string {
 	if s == nil {
 		return nil

@@ -201,8 +201,7 @@ func (a Answer) readWhole(limit int) Answer {
 // ended is the Answer whose body ended with err. An error answer that breaks in the middle is
 // an answer: its status has come, and some of its words.
 func (a Answer) ended(err error) Answer {
-	switch {
-	case err == io.EOF, a.Response.Status >= 400 && len(a.Begin) > 0 && !errors.Is(err, upstream.ErrCancelled):
+	if err == io.EOF || a.Response.Status >= 400 && len(a.Begin) > 0 && !errors.Is(err, upstream.ErrCancelled) {
 		a.End = true
 		return a
 	}

@@ -196,7 +196,6 @@ func (s *KeyStore) Required() bool {
 	return s.required || len(s.keys) > 0
 }
 
-// Lookup returns the identity of a secret.
 func (s *KeyStore) Lookup(secret string) (Identity, bool) {
 	if secret == "" || len(secret) > 512 {
 		return Identity{}, false

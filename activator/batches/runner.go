@@ -29,7 +29,12 @@ func (s *Server) Run(ctx context.Context) error {
 			if err := s.store.Expire(now); err != nil {
 				s.o.Log.Error("files that have expired cannot be removed", "error", err)
 			}
-			s.keepCharges()
+			// the ledger forgets the logs of the batches that have ended
+			logs := map[string]bool{}
+			for _, r := range s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) {
+				logs[logOf(r.ID, false)], logs[logOf(r.ID, true)] = true, true
+			}
+			s.o.Ledger.Keep(func(log string) bool { return logs[log] })
 		}
 		if !opening {
 			if r, ok := q.unopened(now); ok {
@@ -48,15 +53,6 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-time.After(q.patience()):
 		}
 	}
-}
-
-// keepCharges has the ledger forget the logs of the batches that have ended.
-func (s *Server) keepCharges() {
-	logs := map[string]bool{}
-	for _, r := range s.store.Batches(func(r *store.Record) bool { return !r.Ended() }) {
-		logs[logOf(r.ID, false)], logs[logOf(r.ID, true)] = true, true
-	}
-	s.o.Ledger.Keep(func(log string) bool { return logs[log] })
 }
 
 // Drain sends no more lines, and returns when none runs or ctx has ended.

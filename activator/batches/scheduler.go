@@ -412,9 +412,7 @@ func (s *scheduler) mayRun(g *group, now time.Time) bool {
 	most := parent.o.Concurrency
 	if g.outlook.Local {
 		switch {
-		case !g.window:
-			return false
-		case s.waits && !g.urgent(now):
+		case !g.window, s.waits && !g.urgent(now):
 			return false
 		case !g.outlook.Ready:
 			if !s.calm(now) && !g.urgent(now) {

@@ -56,7 +56,6 @@ type Options struct {
 	Count func(metric string, value float64, labels ...string)
 	// Log gets a line per batch that begins or ends.
 	Log *slog.Logger
-	// Now is the clock.
 	Now func() time.Time
 }
 
@@ -175,15 +174,13 @@ func (s *Server) storeError(err error, what, id string) *openai.Error {
 	case errors.Is(err, store.ErrInUse):
 		return openai.New(openai.Conflict,
 			"The file `"+id+"` is the input of a batch that has not ended. Cancel the batch first, or wait for its end.")
-	case isFull(err):
+	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		s.o.Log.Error("the disk of the data folder is full", "error", err)
 		return openai.New(openai.ServiceUnavailable, "The disk of the server has no room for this.").After(time.Minute)
 	}
 	s.o.Log.Error("the folder of files and batches failed", "error", err)
 	return openai.New(openai.InternalError, "")
 }
-
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // page is a part of a list, in OpenAI's form.
 type page struct {
@@ -251,7 +248,6 @@ func paginate[T any](q listQuery, items []T, id func(T) string, show func(T) any
 	return p, nil
 }
 
-// Samples yields the gauges.
 func (s *Server) Samples(yield func(metric string, value float64, labels ...string)) {
 	type of struct{ team, status string }
 	n, left := map[of]int{}, map[string]int{}

@@ -98,12 +98,10 @@ func (g *Guard) lets(origin string) bool {
 	return ok && scheme != "http" && scheme != "https" && g.origins[scheme+"://*"]
 }
 
-// hasNoHost reports whether a request of HTTP/1.0 came without Host. No browser sends such.
-func hasNoHost(req *httpserver.Request) bool { return req.Host == "" && req.HTTP10 }
-
 // Check refuses a request of a foreign page, or for a foreign host; nil lets it pass.
 func (g *Guard) Check(req *httpserver.Request) *openai.Error {
-	if g.loopback && !g.isLocalHost(req.Host) && !hasNoHost(req) {
+	// no browser sends a request of HTTP/1.0 without Host
+	if g.loopback && !g.isLocalHost(req.Host) && (req.Host != "" || !req.HTTP10) {
 		return openai.New(openai.MisdirectedRequest,
 			"This server answers on loopback only for loopback names; to add this one, start it with --host "+functions.Clip(hostname(req.Host))+
 				" (THAW_HOST).")

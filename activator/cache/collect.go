@@ -227,7 +227,6 @@ func (c *collected) addCalls(v jsontext.Value) bool {
 	return true
 }
 
-// add adds a part of the called function.
 func (c *call) add(function []member) bool {
 	var name, arguments *string
 	if v := value(function, "name"); v != nil && json.Unmarshal(v, &name) != nil {
@@ -432,7 +431,6 @@ func (c *collected) callList() jsontext.Value {
 	return array(list)
 }
 
-// object is the called function.
 func (c *call) object() jsontext.Value {
 	name, _ := jsontext.AppendQuote(nil, c.name)
 	arguments, _ := jsontext.AppendQuote(nil, c.arguments)

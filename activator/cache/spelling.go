@@ -34,12 +34,10 @@ type Body struct {
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// BodyOf hashes a body.
 func BodyOf(b []byte) Body {
 	return Body{len(b), [2]uint64{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}}
 }
 
-// Sum is one of the hashes.
 func (b *Body) Sum() uint64 { return b.hashes[0] }
 
 func (s *spellings) get(of *spelling) (key [32]byte, ok bool) {

@@ -258,7 +258,6 @@ func (s *Store) put(key [32]byte, f *function, a *answer, now time.Time, ttl tim
 	return true
 }
 
-// Samples yields the gauges of the store.
 func (s *Store) Samples(yield func(metric string, value float64, labels ...string)) {
 	if s == nil {
 		return

@@ -105,9 +105,7 @@ type Answer struct {
 }
 
 // Header returns a field of the answer's head; "" where there is none.
-func (a *Answer) Header(name string) string {
-	return httpserver.FieldOf(a.Fields, name)
-}
+func (a *Answer) Header(name string) string { return httpserver.FieldOf(a.Fields, name) }
 
 // RouteTarget is the target that a Router chose; "" where none did.
 func (a *Answer) RouteTarget() string {

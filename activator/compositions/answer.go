@@ -80,7 +80,6 @@ func (r *run) appendUsageChunk(b []byte, u compose.Usage) []byte {
 	return append(r.appendThaw(appendUsage(b, u)), "}\n\n"...)
 }
 
-// delta is the delta of a chunk with one text.
 func delta(key, text string) string {
 	b := append(append([]byte(`{"`), key...), `":`...)
 	return string(append(appendText(b, text), '}'))

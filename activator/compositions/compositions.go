@@ -128,7 +128,6 @@ func (s *Server) Find(name functions.Name) *functions.Composition { return s.set
 // All Compositions by name. The slice must not be changed.
 func (s *Server) All() []*functions.Composition { return s.set.Load().sorted }
 
-// Names is the names of a team's Compositions.
 func (s *Server) Names(team string) (names []string) {
 	for _, c := range s.All() {
 		if c.Metadata.Namespace == team {
@@ -138,7 +137,6 @@ func (s *Server) Names(team string) (names []string) {
 	return names
 }
 
-// Request is one request for a Composition.
 type Request struct {
 	ID, ClientID string
 	Composition  *functions.Composition
@@ -329,7 +327,6 @@ func (r *run) store() {
 	r.stored = r.s.records.Put(r.stored, maxRecords, r.q.Caller.Team, r.q.ID, r.q.ClientID, r.recordNow())
 }
 
-// recordNow is a copy of the record.
 func (r *run) recordNow() functions.CompositionRecord {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -80,11 +80,7 @@ func readRequest(body []byte, env *openai.Envelope) (c clientRequest, e *openai.
 
 // isOff reports whether the value of a key is what leaving it out means.
 func isOff(v jsontext.Value) bool {
-	switch string(v) {
-	case "null", "false", "0", "[]", `["text"]`:
-		return true
-	}
-	return false
+	return slices.Contains([]string{"null", "false", "0", "[]", `["text"]`}, string(v))
 }
 
 func unsupported(key, why string) *openai.Error {

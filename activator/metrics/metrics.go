@@ -34,7 +34,6 @@ type Nothing struct{}
 // Series returns a function that does nothing.
 func (Nothing) Series(string, ...string) func(float64) { return func(float64) {} }
 
-// Forget does nothing.
 func (Nothing) Forget(string, string) {}
 
 // Function has the series of one function, under its public name. They are
@@ -96,7 +95,6 @@ func New(sink Sink, name functions.Name) *Function {
 	return f
 }
 
-// CountEnd counts one request.
 func (f *Function) CountEnd(route string, code int, cold bool, took time.Duration) {
 	i, label := Cold(cold)
 	f.duration[i](took.Seconds())

@@ -107,7 +107,6 @@ func (i Item) anthropic() anthropicItem {
 	return anthropicItem{"model", i.ID, i.ID, time.Unix(i.Created, 0).UTC(), "active"}
 }
 
-// WriteOne answers with an item.
 func WriteOne(res *httpserver.Response, it Item, form Form) *openai.Error {
 	if form == Anthropic {
 		return write(res, it.anthropic())

@@ -67,9 +67,7 @@ func (b *Bucket) Resize(n int, m *Membership) {
 		if b.kind.Span() > 0 {
 			b.level = min(b.level, b.size)
 		}
-	case b.kind.Span() == 0:
-		b.level = b.size
-	case was == 0:
+	case b.kind.Span() == 0, was == 0:
 		b.level = b.size
 	default:
 		b.level += b.size - was
@@ -173,7 +171,6 @@ func (b *Bucket) Await() <-chan struct{} {
 // EndAwait ends one Await.
 func (b *Bucket) EndAwait() { b.waiting-- }
 
-// Apply applies an allotment.
 func (b *Bucket) Apply(g *Allotment, now time.Time) {
 	if more := g.Granted - b.received; more > 0 {
 		b.received = g.Granted

@@ -75,7 +75,6 @@ type holding struct {
 	sent     Allotment
 }
 
-// NewCoordinator makes a coordinator.
 func NewCoordinator(o CoordinatorOptions) *Coordinator {
 	return &Coordinator{o: o, limits: map[Key]*limit{}, unmet: map[*limit]bool{}, members: map[string]*member{}, recovering: o.Recovering}
 }
@@ -474,7 +473,6 @@ type Use struct {
 	Used int64   // places in use
 }
 
-// Use of a limit now.
 func (c *Coordinator) Use(k Key, now time.Time) Use {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -78,7 +78,6 @@ func (l *Limits) memberOf() *Membership {
 	return &unshared
 }
 
-// Sizes returns the limits by kind.
 func Sizes(l functions.Limits) [kindCount]int {
 	return [kindCount]int{
 		Requests: l.RequestsPerMinute, Tokens: l.TokensPerMinute, ColdStarts: l.ColdStartsPerHour,
@@ -373,7 +372,6 @@ func (u Usage) SetFields(res interface{ Set(name, value string) }) {
 	}
 }
 
-// Usage of a team now.
 func (l *Limits) Usage(team string, now time.Time) Usage {
 	a := l.all()[team]
 	if a == nil {

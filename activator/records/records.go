@@ -90,7 +90,6 @@ func (l *Log[R]) Newest(team string, limit int) []R {
 	return out
 }
 
-// Change changes the record of an entry.
 func (l *Log[R]) Change(at *Entry[R], change func(record *R)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -34,9 +34,6 @@ type Log struct {
 	kinds map[refusal]int
 }
 
-// isRefusal reports whether a request that ended with code was refused.
-func isRefusal(code int) bool { return code >= 400 && code < 500 && code != 499 || code == 503 }
-
 // logs reports whether a refusal is logged, as one of the first of its kind in a second.
 func (l *Log) logs(kind refusal) bool {
 	l.mu.Lock()
@@ -78,7 +75,7 @@ func (l *Log) report(now time.Time, log *slog.Logger) {
 // LogsEnd reports whether the end of a request is logged. Every refusal reports what the
 // second before left out; every other request does where there is something.
 func (l *Log) LogsEnd(team string, code int, now time.Time, log *slog.Logger) bool {
-	refused := isRefusal(code)
+	refused := code >= 400 && code < 500 && code != 499 || code == 503
 	if due := l.due.Load(); refused || due != 0 && now.UnixNano() >= due {
 		l.report(now, log)
 	}

@@ -80,8 +80,7 @@ func (r *Remotes) Begin(req Request) (*Call, *openai.Error) {
 		return nil, openai.New(openai.CompositionCycle,
 			fmt.Sprintf("The request went through %d servers already: remotes of each other form a circle.", depth))
 	}
-	now := r.o.Now()
-	e, changed := c.admit(now)
+	e, changed := c.admit(r.o.Now())
 	if changed {
 		r.publish(t)
 	}

@@ -151,9 +151,7 @@ func (t *target) turn(now time.Time) bool {
 }
 
 // broken is why no request can be sent, whatever the circuit; "" one can. mu is held.
-func (t *target) broken() string {
-	return cmp.Or(t.badURL, t.keyReason)
-}
+func (t *target) broken() string { return cmp.Or(t.badURL, t.keyReason) }
 
 // reason is why the Remote is failed; "" it is ready. mu is held.
 func (t *target) reason() string {

@@ -5,6 +5,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/thaw-dev/thaw/activator/router/intents"
@@ -28,13 +29,8 @@ type Router struct {
 // examples; 150 intents of 100 examples take seconds, so Compile is not for the path of
 // a request.
 func Compile(r *functions.Router) (*Router, error) {
-	c := &Router{name: r.FullName().String(), spec: r.Spec, threshold: r.Spec.Intents.Threshold}
-	if c.threshold == 0 {
-		c.threshold = DefaultThreshold
-	}
-	if c.spec.Cold == "" {
-		c.spec.Cold = functions.ColdWait
-	}
+	c := &Router{name: r.FullName().String(), spec: r.Spec, threshold: cmp.Or(r.Spec.Intents.Threshold, DefaultThreshold)}
+	c.spec.Cold = cmp.Or(c.spec.Cold, functions.ColdWait)
 	if n := len(c.spec.Rules); n == 0 || !isEmpty(c.spec.Rules[n-1].When) {
 		return nil, fmt.Errorf("%s: the last rule must have no condition (when)", c.name)
 	}

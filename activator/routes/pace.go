@@ -122,12 +122,10 @@ func (f *Function) cost(prompt int, maxTokens int64) float64 {
 		if m := f.Snapshot.Model; m != nil {
 			gpus = m.Spec.Resources.GPUs
 		}
-		switch {
-		case f.GPUHourPrice <= 0 || gpus > 0 && share == 0:
+		if f.GPUHourPrice <= 0 || gpus > 0 && share == 0 {
 			return -1
-		default:
-			return share * float64(gpus) * f.GPUHourPrice / 3600
 		}
+		return share * float64(gpus) * f.GPUHourPrice / 3600
 	}
 	output := f.Pace.output.value()
 	if output == 0 {

@@ -93,7 +93,6 @@ func (s *Set) All() []*Route {
 	return s.sorted
 }
 
-// Names is the names of a team's Routers.
 func (s *Set) Names(team string) (names []string) {
 	for _, r := range s.All() {
 		if r.Name.Team == team {
@@ -416,8 +415,5 @@ func MayEscalate(e *openai.Error) bool {
 // FailedStatus reports whether an answer of this status is a failure that another target
 // may make good. A Remote that refuses its key or its path fails too.
 func FailedStatus(status int, remote bool) bool {
-	if remote && (status == 401 || status == 402 || status == 403 || status == 404 || status == 405 || status == 408) {
-		return true
-	}
-	return status == 429 || status >= 500
+	return status == 429 || status >= 500 || remote && slices.Contains([]int{401, 402, 403, 404, 405, 408}, status)
 }

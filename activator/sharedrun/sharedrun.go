@@ -204,11 +204,7 @@ func (r *Run) Finish(res *httpserver.Response) {
 // sharesAnswer reports whether a retry gets the answer of this status; others are about
 // the request's own wait or the moment.
 func sharesAnswer(status int) bool {
-	switch status {
-	case 429, 499, 503, 504:
-		return false
-	}
-	return true
+	return !slices.Contains([]int{429, 499, 503, 504}, status)
 }
 
 // Done is closed when the run that a retry has joined is over.

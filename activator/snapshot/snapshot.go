@@ -139,7 +139,6 @@ func (s *Snapshot) AdapterLoaded(name string) bool {
 	return slices.ContainsFunc(s.Replicas, func(r Replica) bool { return slices.Contains(r.Adapters, name) })
 }
 
-// DeclaresAdapter reports whether the model declares the adapter.
 func (s *Snapshot) DeclaresAdapter(name string) bool {
 	if s.Model == nil {
 		return false

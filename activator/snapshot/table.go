@@ -116,9 +116,7 @@ func buildIndex[S any](all []*Entry[S]) *index[S] {
 }
 
 // Lookup finds a function by its name without an adapter; nil if there is none.
-func (t *Table[S]) Lookup(name functions.Name) *Entry[S] {
-	return t.index.Load().byName[name]
-}
+func (t *Table[S]) Lookup(name functions.Name) *Entry[S] { return t.index.Load().byName[name] }
 
 // All functions, by team and name. The slice must not be changed.
 func (t *Table[S]) All() []*Entry[S] { return t.index.Load().all }

@@ -66,9 +66,7 @@ func New(o Options) *Server {
 func Upgrades(path string) bool { return strings.HasPrefix(path, Path) }
 
 // ServesPath reports whether a path is this server's.
-func ServesPath(path string) bool {
-	return Upgrades(path) || path == predictPath || path == healthPath
-}
+func ServesPath(path string) bool { return Upgrades(path) || path == predictPath || path == healthPath }
 
 // TakesOrigins reports whether pages of the origins that the operator named may use a path.
 func TakesOrigins(path string) bool { return Upgrades(path) || path == predictPath }

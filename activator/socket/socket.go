@@ -82,9 +82,7 @@ func (s *socket) run(u *httpserver.Upgraded) {
 
 // remember stores the session at each change, so that a client finds it however soon it
 // connects again.
-func (s *socket) remember() {
-	s.s.sessions.store(s.key, s.session, s.s.o.Now())
-}
+func (s *socket) remember() { s.s.sessions.store(s.key, s.session, s.s.o.Now()) }
 
 // drain ends a socket of a server that shuts down: at once, or behind its generation.
 func (s *socket) drain() {

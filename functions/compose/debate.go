@@ -17,7 +17,8 @@ func (r *run) debate(ctx context.Context) error {
 		return err
 	}
 	for range r.plan.Rounds {
-		if unanimous(answers) {
+		// no revision could change the end: all answers are equal, or there is only one
+		if _, a := majority(answers, 0); a.Answers == 1 || a.Exact && a.Agree == a.Answers {
 			break
 		}
 		changed, err := r.revise(ctx, answers)
@@ -29,13 +30,6 @@ func (r *run) debate(ctx context.Context) error {
 		}
 	}
 	return r.close(ctx, answers, promptDebate)
-}
-
-// unanimous reports whether no revision could change the end: all answers are equal, or
-// there is only one.
-func unanimous(answers []outcome) bool {
-	_, a := majority(answers, 0)
-	return a.Answers == 1 || a.Exact && a.Agree == a.Answers
 }
 
 // revise runs one round of critique and revision. It reports whether an answer changed.

@@ -145,6 +145,4 @@ func (p *Plan) roles() (list []string) {
 }
 
 // quorumOf returns how many of n answers are enough: quorum, or without one more than half.
-func quorumOf(quorum, n int) int {
-	return min(cmp.Or(quorum, n/2+1), n)
-}
+func quorumOf(quorum, n int) int { return min(cmp.Or(quorum, n/2+1), n) }

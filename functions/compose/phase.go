@@ -216,9 +216,7 @@ func (p *phase) open(i int) bool {
 func (p *phase) inFlight(i int) bool { return p.flights[i].begun && !p.outcomes[i].ended }
 
 // busy lists the members with calls in flight.
-func (p *phase) busy() []string {
-	return p.members(p.list(p.inFlight))
-}
+func (p *phase) busy() []string { return p.members(p.list(p.inFlight)) }
 
 // list lists the tasks that f accepts.
 func (p *phase) list(f func(i int) bool) (list []int) {

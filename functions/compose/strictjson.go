@@ -23,8 +23,7 @@ func decodeStrict(text string, into any) error {
 	if text == "" {
 		return errors.New("the reply is empty")
 	}
-	err := json.Unmarshal([]byte(text), into, json.RejectUnknownMembers(true))
-	if err != nil {
+	if err := json.Unmarshal([]byte(text), into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("no valid JSON of the schema: %s", clipLine(err.Error(), 300))
 	}
 	return nil

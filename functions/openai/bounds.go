@@ -311,9 +311,7 @@ func cleanMessage(s string) string {
 }
 
 // isPlain reports whether a literal is a string of letters, digits, '.', '_' and '-'.
-func isPlain(v []byte) bool {
-	return v[0] == '"' && len(bytes.Trim(v[1:len(v)-1], wordBytes)) == 0
-}
+func isPlain(v []byte) bool { return v[0] == '"' && len(bytes.Trim(v[1:len(v)-1], wordBytes)) == 0 }
 
 // walker visits the members of a value that scanValue has accepted.
 type walker struct {

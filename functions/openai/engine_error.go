@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -368,9 +369,5 @@ func eachMember(d []byte, yield func(name, value []byte) bool) {
 
 // isTruthy reports whether a JSON value is neither null, false, zero nor empty.
 func isTruthy(v []byte) bool {
-	switch string(v) {
-	case "null", "false", "0", `""`, "{}", "[]":
-		return false
-	}
-	return true
+	return !slices.Contains([]string{"null", "false", "0", `""`, "{}", "[]"}, string(v))
 }

@@ -29,9 +29,7 @@ func NewEngineID(gateway string) string {
 }
 
 // ValidID reports whether a client's own request id is accepted.
-func ValidID(s string) bool {
-	return s != "" && len(s) <= 128 && strings.Trim(s, wordBytes) == ""
-}
+func ValidID(s string) bool { return s != "" && len(s) <= 128 && strings.Trim(s, wordBytes) == "" }
 
 // wordBytes are the bytes of an id or a salt.
 const wordBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

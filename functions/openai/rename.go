@@ -115,7 +115,7 @@ func (r *Renamer) passJSON(c byte) {
 		if r.depth < len(r.object) {
 			r.object[r.depth] = c == '{'
 		}
-		r.nested = r.depth == 2 && c == '{' && r.holdsModel() || r.depth > 2 && r.nested
+		r.nested = r.depth == 2 && c == '{' && r.object[1] && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
 		r.expects, r.named = r.readsKeys(), false
 	case '}', ']':
 		r.depth = max(0, r.depth-1)
@@ -151,12 +151,6 @@ func (r *Renamer) passString(c byte) {
 // readsKeys reports whether the keys of the present object matter.
 func (r *Renamer) readsKeys() bool {
 	return r.depth == 1 && r.object[1] || r.depth == 2 && r.object[2] && r.nested
-}
-
-// holdsModel reports whether the object that begins is one that names the model. Its key
-// is the last that was read at depth 1.
-func (r *Renamer) holdsModel() bool {
-	return r.object[1] && (r.keyIs("response") || r.keyIs("message"))
 }
 
 func (r *Renamer) keyIs(name string) bool {

@@ -221,9 +221,7 @@ func SeparateEvents(p []byte) []byte {
 
 // SingleData returns whole events without the second of two fields data in one line, which servers
 // write that add the field to a line that has it.
-func SingleData(p []byte) []byte {
-	return doubledData.ReplaceAll(p, []byte("data:"))
-}
+func SingleData(p []byte) []byte { return doubledData.ReplaceAll(p, []byte("data:")) }
 
 var doubledData = regexp.MustCompile(`(?m)^data: *data:`)
 

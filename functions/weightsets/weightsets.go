@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-// File is a file of a listing.
 type File struct {
 	Name string
 	Size int64

@@ -146,8 +146,7 @@ func (c *Caches) Scratch(engine string, shared map[string]string) (*CacheUse, er
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(c.o.Dir, newPrefix+rand.Text())
-	u := &CacheUse{c: c, scratch: dir, Fresh: true}
+	u := &CacheUse{c: c, scratch: filepath.Join(c.o.Dir, newPrefix+rand.Text()), Fresh: true}
 	if err := os.MkdirAll(u.Path(), 0o700); err != nil {
 		return nil, err
 	}
@@ -235,9 +234,7 @@ func (c *Caches) publish(dir string, key Key, write func(into string) error) err
 }
 
 // Path is the folder for the engine.
-func (u *CacheUse) Path() string {
-	return filepath.Join(cmp.Or(u.scratch, u.dir), cacheName)
-}
+func (u *CacheUse) Path() string { return filepath.Join(cmp.Or(u.scratch, u.dir), cacheName) }
 
 // KeepAs copies what an engine wrote into a scratch cache to the cache of key; the
 // engine may continue to write. For other caches it does nothing.

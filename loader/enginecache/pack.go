@@ -299,9 +299,7 @@ func parseManifest(b []byte, key Key, maximum int64) (m manifest, err error) {
 	return m, nil
 }
 
-func isHex(s string) bool {
-	return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == ""
-}
+func isHex(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
 
 // unpack extracts a pack into an empty folder, of which nothing may be used after an error.
 func unpack(ctx context.Context, from Remote, p source.File, m manifest, into string, maximum int64) error {

@@ -283,8 +283,7 @@ func (r *reader) shards(index source.File, files []source.File) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	have := source.Names(files)
-	used, err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), have)
+	used, err := headercheck.Shards(index.Name, bytes.NewReader(raw), int64(len(raw)), source.Names(files))
 	return used, source.WithFile(err, index.Name)
 }
 

@@ -84,9 +84,7 @@ func (r *reader) try(read func() error) error {
 	}
 }
 
-func (r *reader) named(err error) error {
-	return source.WithSource(err, r.location)
-}
+func (r *reader) named(err error) error { return source.WithSource(err, r.location) }
 
 // notObject is why a file could not be read as an object of JSON.
 func notObject(name string, raw []byte, err error) error {

@@ -76,7 +76,6 @@ func (s *SharedFolders) writeError(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-// requestedFolder returns the folder of a request, if it is shared.
 func (s *SharedFolders) requestedFolder(w http.ResponseWriter, r *http.Request) (string, source.Globs, bool) {
 	folder := r.URL.Query().Get("folder")
 	if s != nil && filepath.IsAbs(folder) && filepath.Clean(folder) == folder {

@@ -84,7 +84,6 @@ type Error struct {
 	Err  error
 }
 
-// Names are the names of files.
 func Names(files []File) []string {
 	return functions.ConvertAll(files, func(f File) string { return f.Name })
 }
@@ -197,11 +196,8 @@ func CheckName(name string) error {
 
 func isDeviceName(part string) bool {
 	base, _, _ := strings.Cut(strings.ToLower(part), ".")
-	switch base {
-	case "con", "prn", "aux", "nul":
-		return true
-	}
-	return len(base) == 4 && (strings.HasPrefix(base, "com") || strings.HasPrefix(base, "lpt")) && base[3] >= '0' && base[3] <= '9'
+	return slices.Contains([]string{"con", "prn", "aux", "nul"}, base) ||
+		len(base) == 4 && (strings.HasPrefix(base, "com") || strings.HasPrefix(base, "lpt")) && base[3] >= '0' && base[3] <= '9'
 }
 
 // ReservedFolder is thaw's folder beside a checkpoint: compile caches of engines.
@@ -214,8 +210,7 @@ func Allowed(name string) bool {
 		return false
 	}
 	base := strings.ToLower(path.Base(name))
-	switch path.Ext(base) {
-	case ".safetensors", ".gguf", ".json", ".txt", ".jinja", ".tiktoken":
+	if slices.Contains([]string{".safetensors", ".gguf", ".json", ".txt", ".jinja", ".tiktoken"}, path.Ext(base)) {
 		return true
 	}
 	// sentencepiece models have no extension of their own: by name only, because
@@ -225,9 +220,6 @@ func Allowed(name string) bool {
 }
 
 func Weights(name string) bool {
-	switch strings.ToLower(path.Ext(name)) {
-	case ".safetensors", ".gguf":
-		return true
-	}
-	return false
+	ext := strings.ToLower(path.Ext(name))
+	return ext == ".safetensors" || ext == ".gguf"
 }

@@ -94,9 +94,7 @@ func ParseDigest(d string) (string, error) {
 	return "", source.Fail(source.BadSource, fmt.Sprintf("%.80q is not a digest", d), "sha256: and 64 lower-case hex digits")
 }
 
-func isHex(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
-}
+func isHex(s string, n int) bool { return len(s) == n && strings.Trim(s, "0123456789abcdef") == "" }
 
 // Lease protects a checkpoint from eviction until it is released or the process ends.
 type Lease struct {

@@ -56,5 +56,4 @@ const (
 	LastUser  = 0x7fff_ffff
 )
 
-// IsUser reports whether a user id is one of an engine.
 func IsUser(id int) bool { return id >= FirstUser && id <= LastUser }

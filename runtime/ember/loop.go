@@ -98,7 +98,13 @@ func (l *loop) run(ctx context.Context) {
 			return
 		}
 		drained := l.admit()
-		l.dropAbandoned()
+		// releases the sequences whose client has gone
+		for _, q := range slices.Clone(l.running) {
+			if q.abandoned.Load() {
+				l.metrics.finished("abort")
+				l.release(q)
+			}
+		}
 		if len(l.running) == 0 {
 			if drained {
 				return
@@ -141,16 +147,6 @@ func (l *loop) begin(q *sequence) {
 	q.sampler = newSampler(q.sampling, q.seed, q.prompt)
 	if q.embed {
 		q.hidden = make([]float32, l.c.model.Hidden)
-	}
-}
-
-// dropAbandoned releases sequences whose client has gone.
-func (l *loop) dropAbandoned() {
-	for _, q := range slices.Clone(l.running) {
-		if q.abandoned.Load() {
-			l.metrics.finished("abort")
-			l.release(q)
-		}
 	}
 }
 

@@ -47,9 +47,7 @@ func newSampler(s sampling, seed uint64, prompt []int) *sampler {
 }
 
 // adjusts reports whether next changes the scores.
-func (s *sampler) adjusts() bool {
-	return s.counts != nil || s.seen != nil || len(s.bias) > 0
-}
+func (s *sampler) adjusts() bool { return s.counts != nil || s.seen != nil || len(s.bias) > 0 }
 
 // adjust applies penalties and biases to the scores, in place.
 func (s *sampler) adjust(l []float32) {

@@ -19,9 +19,7 @@ import (
 )
 
 var (
-	// ErrNoMetrics reports an engine without metrics.
-	ErrNoMetrics = errors.New("the engine has no metrics")
-	// ErrUnsupported reports an engine without such a call.
+	ErrNoMetrics   = errors.New("the engine has no metrics")
 	ErrUnsupported = errors.New("the engine has no such call")
 )
 

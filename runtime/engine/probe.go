@@ -180,8 +180,7 @@ func (c *Client) requestToken(ctx context.Context, q tokenProbe) error {
 	defer res.Body.Close()
 	got, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if res.StatusCode/100 == 2 && q.event != nil && got == "text/event-stream" {
-		err = readEvents(io.LimitReader(res.Body, maxProbeAnswer), q.event)
-		if err != nil {
+		if err = readEvents(io.LimitReader(res.Body, maxProbeAnswer), q.event); err != nil {
 			c.answered(q.path, "without a token: "+err.Error())
 			err = fmt.Errorf("%s: %w", q.path, err)
 		}

@@ -53,6 +53,4 @@ func (e Environment) CompileCommand() []string {
 }
 
 // Writable reports whether this process can write bytecode.
-func (e Environment) Writable() bool {
-	return unix.Access(e.SitePackages, unix.W_OK) == nil
-}
+func (e Environment) Writable() bool { return unix.Access(e.SitePackages, unix.W_OK) == nil }

@@ -46,8 +46,7 @@ func AskFacts(ctx context.Context, socket string) (Facts, error) {
 		return Facts{}, err
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	// A parent that refuses may have hung up already, after an error line.
 	if err := conn.Send(map[string]string{"op": "facts"}); err != nil && !errors.Is(err, syscall.EPIPE) {
 		return Facts{}, err

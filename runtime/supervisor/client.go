@@ -220,8 +220,7 @@ func (c *Client) Spawn(ctx context.Context, p Process) (*Child, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("spawn: %w", err)
 	}
-	log := cmp.Or(p.Log, LogPath(c.hello.Dir, p.ID))
-	child, _ := NewChild(p.ID, 0, log)
+	child, _ := NewChild(p.ID, 0, cmp.Or(p.Log, LogPath(c.hello.Dir, p.ID)))
 	c.mu.Lock()
 	old := c.children[p.ID]
 	c.children[p.ID] = child // before the request: it may exit before the reply is read

@@ -159,10 +159,8 @@ func endSession(sid int) (killed int) {
 		}
 	}
 	for _, k := range all {
-		if k.session == sid && !k.zombie && k.pid != sid {
-			if syscall.Kill(k.pid, syscall.SIGKILL) == nil {
-				killed++
-			}
+		if k.session == sid && !k.zombie && k.pid != sid && syscall.Kill(k.pid, syscall.SIGKILL) == nil {
+			killed++
 		}
 	}
 	return killed

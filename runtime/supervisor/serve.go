@@ -82,10 +82,7 @@ func (s *supervisor) serve(nc net.Conn) {
 		for {
 			select {
 			case r, ok := <-c.out:
-				if !ok {
-					return
-				}
-				if conn.Send(r) != nil {
+				if !ok || conn.Send(r) != nil {
 					return
 				}
 			case <-gone:

@@ -20,7 +20,6 @@ const MaxLine = 4 << 20
 const writeWait = 5 * time.Second
 
 var (
-	// ErrRunning reports that another supervisor has the folder.
 	ErrRunning = errors.New("another supervisor runs in this folder")
 	// ErrLost reports that the connection to the supervisor has ended.
 	ErrLost = errors.New("the supervisor is gone")

@@ -131,7 +131,6 @@ func (s *Store) Save(r Record) error {
 	return nil
 }
 
-// Batch returns a batch of a team.
 func (s *Store) Batch(team, id string) (Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -189,7 +189,6 @@ func (u *Upload) Commit(f File) (File, error) {
 	return f, err
 }
 
-// Discard removes the upload.
 func (u *Upload) Discard() {
 	u.f.Close()
 	os.Remove(u.f.Name())
@@ -223,7 +222,6 @@ func (s *Store) write(path string, v any) error {
 	return durable.WriteFile(path, append(b, '\n'), 0o600)
 }
 
-// File returns a file of a team.
 func (s *Store) File(team, id string) (File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -48,7 +48,6 @@ func (s Shares) Complexity() float64 {
 // Judge returns the shares of a text by the shipped model.
 func Judge(text []byte) Shares { return shipped().Judge(text) }
 
-// Judge returns the shares of a text.
 func (m *Model) Judge(text []byte) Shares {
 	var t Text
 	t.read(text)
@@ -179,9 +178,7 @@ func (m *Model) judge(t *Text) Shares {
 }
 
 // PartValue is the value of each of n features of a part.
-func PartValue(part Part, n int) float64 {
-	return partWeights[part] / math.Sqrt(float64(max(n, 1)))
-}
+func PartValue(part Part, n int) float64 { return partWeights[part] / math.Sqrt(float64(max(n, 1))) }
 
 // SoftMax turns sums of weights into shares.
 func SoftMax(sum [Categories]float64) (s Shares) {

@@ -78,7 +78,6 @@ func (t *Text) Range(count int) int {
 	return count*ranges + min(bits.Len(uint(t.counts[count])), ranges-1)
 }
 
-// Counts is the number of counts.
 const Counts = counts
 
 func (t *Text) of(part Part) []uint32 {

@@ -62,7 +62,9 @@ func Read(env *openai.Envelope, body []byte) functions.RouteFeatures {
 	defer r.release()
 	r.reset()
 	f := functions.RouteFeatures{Complexity: -1}
-	r.readSystem(env.Section(body, openai.SectionSystem))
+	if r.body = env.Section(body, openai.SectionSystem); len(r.body) > 0 {
+		r.eachText(0, ofSystem)
+	}
 	r.readPrompt(env.Section(body, openai.SectionPrompt))
 	r.readTurn()
 	tools := env.Section(body, openai.SectionTools)
@@ -124,14 +126,6 @@ func (r *reader) release() {
 	}
 }
 
-// readSystem reads system or instructions beside the prompt.
-func (r *reader) readSystem(v []byte) {
-	r.body = v
-	if len(v) > 0 {
-		r.eachText(0, ofSystem)
-	}
-}
-
 // readPrompt reads messages, input or prompt.
 func (r *reader) readPrompt(v []byte) {
 	r.body = v
@@ -179,7 +173,13 @@ func (r *reader) addUser(i int) int {
 // beginUser begins a turn of the user, unless the text before is of it.
 func (r *reader) beginUser() {
 	if !r.open {
-		r.endTurn()
+		// the turn was not the newest
+		for _, at := range r.turn {
+			if !r.only {
+				r.count(r.text(at))
+			}
+		}
+		r.turn, r.begun = r.turn[:0], 0
 	}
 	r.open = true
 }
@@ -191,16 +191,6 @@ func (r *reader) addText(at span, of author) {
 	case !r.only:
 		r.addOther(r.text(at), of == ofSystem)
 	}
-}
-
-// endTurn reads the texts of a turn that was not the newest.
-func (r *reader) endTurn() {
-	for _, at := range r.turn {
-		if !r.only {
-			r.count(r.text(at))
-		}
-	}
-	r.turn, r.begun = r.turn[:0], 0
 }
 
 // beginFamily adds the turn's texts to the family, before one that is not of it.

@@ -1,6 +1,7 @@
 package gcs
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -186,10 +187,7 @@ func fileOf(p bucketLocation, o object, also source.Globs) (source.File, error) 
 // Read returns a range of an object in the generation of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
 	p, key, err := httpsource.ParseRef("gs", f)
-	if err == nil {
-		err = s.configError
-	}
-	if err != nil {
+	if err = cmp.Or(err, s.configError); err != nil {
 		return nil, err
 	}
 	body, _, err := httpsource.Range(ctx, s.http, httpsource.RangeRequest{
@@ -244,10 +242,7 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 // and only then is a token with the right to write requested.
 func (s *Source) Write(ctx context.Context, location, name string, body io.ReadSeeker, size int64) error {
 	p, err := parse(location)
-	if err == nil {
-		err = s.configError
-	}
-	if err != nil {
+	if err = cmp.Or(err, s.configError); err != nil {
 		return err
 	}
 	at := s.endpoint + "/upload/storage/v1/b/" + p.Name + "/o?" + url.Values{"uploadType": {"media"}, "name": {p.Key(name)}}.Encode()

@@ -374,10 +374,7 @@ func (s *Source) digest(f *source.File, h http.Header) {
 // Read returns a range of an object in the version of the plan.
 func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) (io.ReadCloser, error) {
 	p, key, err := httpsource.ParseRef("s3", f)
-	if err == nil {
-		err = s.configError
-	}
-	if err != nil {
+	if err = cmp.Or(err, s.configError); err != nil {
 		return nil, err
 	}
 	region := s.regionOf(p.Name)

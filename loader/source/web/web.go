@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -259,11 +260,8 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 // refusesHead reports an answer after which the file is asked for by a range instead: the
 // server has no HEAD (or a signature that is for GET alone), or did not give the length.
 func refusesHead(r *http.Response) bool {
-	switch r.StatusCode {
-	case http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return true
-	}
-	return r.StatusCode == http.StatusOK && r.ContentLength < 0
+	refused := []int{http.StatusBadRequest, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented}
+	return slices.Contains(refused, r.StatusCode) || r.StatusCode == http.StatusOK && r.ContentLength < 0
 }
 
 // firstByte asks for the first byte of a file, and returns the size of the whole file from

@@ -99,9 +99,7 @@ func newMerges(n int) *merges {
 
 func pairKey(l, r int32) uint64 { return uint64(l+1)<<32 | uint64(uint32(r)) }
 
-func (m *merges) slot(p uint64) uint32 {
-	return uint32((p*0x9e3779b97f4a7c15)>>32) & m.mask
-}
+func (m *merges) slot(p uint64) uint32 { return uint32((p*0x9e3779b97f4a7c15)>>32) & m.mask }
 
 // add keeps the first rank of a pair.
 func (m *merges) add(l, r, rank, id int32) {

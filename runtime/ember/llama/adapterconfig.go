@@ -126,11 +126,7 @@ func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
 
 // isUnset reports whether a value switches nothing on: null, false, or empty.
 func isUnset(v json.RawMessage) bool {
-	switch strings.Join(strings.Fields(string(v)), "") {
-	case "null", "false", "[]", "{}", `""`:
-		return true
-	}
-	return false
+	return slices.Contains([]string{"null", "false", "[]", "{}", `""`}, strings.Join(strings.Fields(string(v)), ""))
 }
 
 // targets reads target_modules: a list of names, or one expression.

@@ -247,14 +247,7 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 	m.pieces(rows*m.Heads, 2*reach*qw, func(member, i int) {
 		m.attend(layer, in, i/m.Heads, i%m.Heads, &s.att[member])
 	})
-	m.project(layer, s.o, qw, rows, moduleO)
-	m.rows(H, qw, rows*qw*H, func(lo, hi int) {
-		l.o.times(s.t, s.o, lo, hi, rows)
-		m.addProjected(layer, moduleO, s.t, H, lo, hi, rows)
-		for r := range rows {
-			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
-		}
-	})
+	m.addOutput(layer, &l.o, moduleO, s.o, qw, rows)
 	for r := range rows {
 		rmsNorm(s.n[r*H:(r+1)*H], s.x[r*H:(r+1)*H], l.mlpNorm, m.Eps)
 	}
@@ -272,10 +265,16 @@ func (m *Model) layer(layer int, in []Input, rows int) {
 			}
 		}
 	})
-	m.project(layer, s.g, I, rows, moduleDown)
-	m.rows(H, I, rows*I*H, func(lo, hi int) {
-		l.down.times(s.t, s.g, lo, hi, rows)
-		m.addProjected(layer, moduleDown, s.t, H, lo, hi, rows)
+	m.addOutput(layer, &l.down, moduleDown, s.g, I, rows)
+}
+
+// addOutput adds the product of w and the rows of in, of that width, to the hidden state.
+func (m *Model) addOutput(layer int, w *matrix, of module, in []float32, width, rows int) {
+	s, H := &m.s, m.Hidden
+	m.project(layer, in, width, rows, of)
+	m.rows(H, width, rows*width*H, func(lo, hi int) {
+		w.times(s.t, in, lo, hi, rows)
+		m.addProjected(layer, of, s.t, H, lo, hi, rows)
 		for r := range rows {
 			addVector(s.x[r*H+lo:r*H+hi], s.t[r*H+lo:r*H+hi])
 		}

@@ -255,9 +255,7 @@ func (s *Set) Lookup(name string) (Tensor, bool) {
 	return p.Tensor, ok
 }
 
-func (s *Set) Names() []string {
-	return slices.Sorted(maps.Keys(s.byName))
-}
+func (s *Set) Names() []string { return slices.Sorted(maps.Keys(s.byName)) }
 
 // Bytes is a tensor's data in the mapping, little endian. It must not be written.
 func (s *Set) Bytes(name string) []byte {

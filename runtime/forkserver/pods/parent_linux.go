@@ -131,8 +131,7 @@ func (h *Host) start(ctx context.Context, script string) (*parent, error) {
 		close(p.exited)
 		p.conn.Close() // ends pending reads
 	}()
-	stop := context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { p.conn.SetDeadline(time.Unix(1, 0)) })()
 	p.facts, err = p.readMessage(forkserver.ImportTimeout)
 	if err == nil {
 		err = p.inspect()
