@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -45,3 +47,17 @@ func DecodeAnnotation(doc string) (*functions.Model, error) {
 }
 
 var errTooLarge = fmt.Errorf("it is larger than %s", functions.Bytes(catalog.MaxTenant).Human())
+
+// Protect calls f, which reads one object of a tenant, and returns its panic as an error.
+// Without it one bad object ends the controller of the whole cluster, and that of the
+// next leader.
+func Protect(log *slog.Logger, object string, f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("an object cannot be read: panic", "object", object, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = fmt.Errorf("%s cannot be read: %s", object, functions.Clip(fmt.Sprint(p)))
+		}
+	}()
+	f()
+	return nil
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -72,4 +73,11 @@ func listGPUs() ([]functions.GPU, string, error) {
 	}
 	defer facts.Close()
 	return facts.List(), facts.Why(), nil
+}
+
+func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if code := bench.Main(ctx, args, stdout, stderr); code != 0 {
+		return &kit.Error{Exit: code} // the bench has printed the cause
+	}
+	return nil
 }
