@@ -128,7 +128,7 @@ func (s *Store) Sources() map[string]loader.Source { return s.sources }
 // SetPeers replaces the other nodes that were discovered.
 func (s *Store) SetPeers(list []functions.Peer) {
 	if s.peers != nil {
-		s.peers.setDiscovered(list)
+		s.peers.discovered.Store(new(functions.ConvertAll(list, func(p functions.Peer) p2p.Peer { return p2p.Peer{ID: p.ID, URL: p.URL} })))
 	}
 }
 
@@ -388,4 +388,35 @@ func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
 	}
 	files := functions.ConvertAll(c.Files, func(f loader.File) pagecache.File { return cachedFile(c.Path, f.Name, f.Size) })
 	pagecache.ReadAhead(ctx, files, limit)
+}
+
+// Machine returns an identity of this host as file systems see it: two processes with the
+// same identity can open the same paths. The boot id distinguishes hosts of one name, the
+// name distinguishes containers of one host.
+func Machine() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if boot := hostinfo.BootID(); boot != "" {
+		return host + "/" + boot
+	}
+	return host
+}
+
+// autoMemory is the share of the machine's memory for engines, if no size is configured.
+const autoMemory = 0.8
+
+// Memory is the host memory that all replicas may reserve together: 80 % of the smaller of
+// the machine's total and this process's cgroup limit.
+func Memory() (functions.Bytes, error) {
+	m, err := hostinfo.ReadMemory()
+	if err != nil {
+		return 0, fmt.Errorf("the machine's memory is not known (--memory sets it): %w", err)
+	}
+	total := m.Total
+	if limit := hostinfo.GroupLimit(); limit > 0 && limit < total {
+		total = limit
+	}
+	return functions.Bytes(autoMemory * float64(total)), nil
 }

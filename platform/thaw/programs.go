@@ -42,10 +42,15 @@ func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) erro
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // the supervisor has printed the cause
+	return exitError(ember.Main(ctx, args, os.Getenv, stdout, stderr))
+}
+
+// exitError ends thaw with the exit code of a program that has printed the cause itself.
+func exitError(code int) error {
+	if code == 0 {
+		return nil
 	}
-	return nil
+	return &kit.Error{Exit: code}
 }
 
 // openStore opens the store below a data folder, without a server or an agent. Errors are
@@ -76,8 +81,5 @@ func listGPUs() ([]functions.GPU, string, error) {
 }
 
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if code := bench.Main(ctx, args, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // the bench has printed the cause
-	}
-	return nil
+	return exitError(bench.Main(ctx, args, stdout, stderr))
 }

@@ -291,8 +291,6 @@ type firstTokens struct{ *lru.Cache }
 
 const maxFirstTokens = 1024
 
-func newFirstTokens() firstTokens { return firstTokens{lru.New(maxFirstTokens)} }
-
 // record stores the phase of a cold start. The first report of several activators counts.
 func (f firstTokens) record(_ functions.Name, coldStart string, took time.Duration) {
 	if _, ok := f.Get(coldStart); !ok && coldStart != "" {
