@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/platform/catalog"
+	"github.com/thaw-dev/thaw/platform/cli/doctor"
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
@@ -71,4 +73,23 @@ func (v platformVerbs) printChecked(docs []catalog.Document, problems catalog.Pr
 	}
 	v.Remark("%d good", len(docs))
 	return nil
+}
+
+func (c *connection) doctor() *cobra.Command {
+	cmd := doctor.New(doctor.Options{
+		Terminal: c.Terminal, Version: Version, Getenv: c.programs.Getenv, GPUs: c.programs.GPUs,
+		Embedded:    func(engine string) bool { return c.programs.Engines[engine] != nil },
+		DataFolders: c.keys.dataFolders, Client: c.client, WithHint: c.withHint,
+		ServerNamed:   func() bool { return cmp.Or(c.server, c.programs.Getenv("THAW_SERVER")) != "" },
+		DefaultServer: DefaultServer, IsLocal: isLocal, QueryTimeout: queryTimeout,
+	})
+	c.toKnative(cmd, cluster{
+		flags: func(f *kit.FlagSet) {
+			f.StringP("namespace", "n", "", "whose pods are meant")
+			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
+			new(kit.RenderFlags).Register(f, c.programs.Getenv, "", 0)
+		},
+		never: []string{"functions"},
+	})
+	return cmd
 }

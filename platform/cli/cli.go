@@ -14,6 +14,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/api"
+	"github.com/thaw-dev/thaw/platform/cli/initverb"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/cli/othernames"
 	"github.com/thaw-dev/thaw/platform/cli/simulateverb"
@@ -323,4 +324,8 @@ func (v platformVerbs) completion() *cobra.Command {
 			return kit.Usage("bash, zsh, fish or powershell", "%q is no shell thaw knows", functions.Clip(args[0]))
 		},
 	}
+}
+
+func (v platformVerbs) init() *cobra.Command {
+	return initverb.New(initverb.Options{Terminal: v.Terminal, Sources: v.programs.Sources, GPUs: v.programs.GPUs, Folder: os.Getwd})
 }

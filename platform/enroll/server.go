@@ -110,11 +110,7 @@ func (s *Server) file() string { return filepath.Join(s.o.Dir, "agents.json") }
 // save writes the list of agents, and then uses it. mu must be held.
 func (s *Server) save(agents map[string]functions.JoinedAgent) error {
 	former := s.withFormer(agents)
-	list := slices.Clone(former)
-	for _, id := range slices.Sorted(maps.Keys(agents)) {
-		list = append(list, agents[id])
-	}
-	b, err := json.MarshalIndent(list, "", "  ")
+	b, err := json.MarshalIndent(slices.Concat(former, sortedAgents(agents)), "", "  ")
 	if err != nil {
 		return err
 	}
@@ -182,7 +178,11 @@ func (s *Server) isOwn(id string) bool { return s.o.Own != nil && s.o.Own() == i
 func (s *Server) Agents() []functions.JoinedAgent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return functions.ConvertAll(slices.Sorted(maps.Keys(s.agents)), func(id string) functions.JoinedAgent { return s.agents[id] })
+	return sortedAgents(s.agents)
+}
+
+func sortedAgents(agents map[string]functions.JoinedAgent) []functions.JoinedAgent {
+	return functions.ConvertAll(slices.Sorted(maps.Keys(agents)), func(id string) functions.JoinedAgent { return agents[id] })
 }
 
 // Remove ends the right of an agent to speak to the server, and the tokens that its key has

@@ -1,7 +1,13 @@
 package gateway
 
 import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -176,5 +182,85 @@ func cleanHead(r *http.Request, private bool) {
 		case name == "Upgrade" && !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
 			delete(r.Header, name)
 		}
+	}
+}
+
+// writer is the ResponseWriter of a request, with what is recorded of its response.
+type writer struct {
+	http.ResponseWriter
+	r        *http.Request
+	to       string // target of the request, for the metrics
+	status   int    // status sent to the client; 0: none yet
+	hijacked bool   // the connection became a WebSocket
+}
+
+func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader sends a head. A 1xx head is not the last one.
+func (w *writer) WriteHeader(status int) {
+	if status >= 200 && w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	w.status = cmp.Or(w.status, http.StatusOK)
+	return w.ResponseWriter.Write(p)
+}
+
+// Hijack hands the connection to the caller.
+func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, b, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil {
+		w.hijacked, w.status = true, http.StatusSwitchingProtocols
+	}
+	return c, b, err
+}
+
+// OnFailureSent has the connection end by FIN after this response, which reports its failure.
+func (w *writer) OnFailureSent() {
+	if c := connOf(w.r.Context()); c != nil && w.r.ProtoMajor == 1 {
+		c.last.Store(true)
+	}
+}
+
+// ParsePrefixes parses the address ranges of Options.TrustedProxies, such as 10.0.0.0/8 or
+// a single address.
+func ParsePrefixes(ranges []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range ranges {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, bad := netip.ParseAddr(text)
+			if bad != nil {
+				return nil, fmt.Errorf("%q is no address range, such as 10.0.0.0/8", text)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// trusts reports whether a connection's peer is a proxy whose X-Forwarded-Proto is
+// believed.
+func (g *Gateway) trusts(remote string) bool {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return false
+	}
+	peer := at.Addr().Unmap().WithZone("")
+	if len(g.o.TrustedProxies) == 0 {
+		return peer.IsPrivate() || peer.IsLoopback() || peer.IsLinkLocalUnicast()
+	}
+	return slices.ContainsFunc(g.o.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(peer) })
+}
+
+// dropForwardedProto removes the field with which a proxy reports that TLS ended there,
+// where the peer is no such proxy: neither a redirect nor a backend must go by it.
+func (g *Gateway) dropForwardedProto(r *http.Request) {
+	if len(r.Header["X-Forwarded-Proto"]) > 0 && !g.trusts(r.RemoteAddr) {
+		delete(r.Header, "X-Forwarded-Proto")
 	}
 }

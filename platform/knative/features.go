@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // Feature is a setting of Knative Serving that models need and that is off by default.
@@ -48,13 +50,9 @@ func podFeature(field string, used func(*corev1.PodSpec) bool) Feature {
 
 // Needs lists the features that services need: all Features, and the PodFeatures in use.
 func Needs(services ...*servingv1.Service) []Feature {
-	out := slices.Clone(Features)
-	for _, f := range PodFeatures {
-		if slices.ContainsFunc(services, func(s *servingv1.Service) bool { return f.used(&s.Spec.Template.Spec.PodSpec) }) {
-			out = append(out, f)
-		}
-	}
-	return out
+	return slices.Concat(Features, functions.Filter(PodFeatures, func(f Feature) bool {
+		return slices.ContainsFunc(services, func(s *servingv1.Service) bool { return f.used(&s.Spec.Template.Spec.PodSpec) })
+	}))
 }
 
 // On reports the feature's value in its ConfigMap, and whether that means on.

@@ -17,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/p2p"
+	"github.com/thaw-dev/thaw/loader/pagecache"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/azure"
 	"github.com/thaw-dev/thaw/loader/source/dir"
@@ -25,6 +26,7 @@ import (
 	"github.com/thaw-dev/thaw/loader/source/s3"
 	"github.com/thaw-dev/thaw/loader/source/web"
 	"github.com/thaw-dev/thaw/loader/store"
+	"github.com/thaw-dev/thaw/runtime/hostinfo"
 )
 
 // Store is a node's store: it lists, prefetches, verifies and removes checkpoints. Its
@@ -126,7 +128,7 @@ func (s *Store) Sources() map[string]loader.Source { return s.sources }
 // SetPeers replaces the other nodes that were discovered.
 func (s *Store) SetPeers(list []functions.Peer) {
 	if s.peers != nil {
-		s.peers.setDiscovered(list)
+		s.peers.discovered.Store(new(functions.ConvertAll(list, func(p functions.Peer) p2p.Peer { return p2p.Peer{ID: p.ID, URL: p.URL} })))
 	}
 }
 
@@ -355,4 +357,66 @@ func OpenSources() (all map[string]loader.Source, end func()) {
 		repositories.Close()
 		pages.Close()
 	}
+}
+
+// inMemoryShare is the share of a checkpoint's bytes in the page cache from which on it
+// counts as in memory: an engine then maps it without waiting for the disk.
+const inMemoryShare = 0.9
+
+func cachedFile(dir, name string, size int64) pagecache.File {
+	return pagecache.File{Path: filepath.Join(dir, filepath.FromSlash(name)), Size: size}
+}
+
+// tierOf returns a checkpoint's tier and its bytes in memory; known is false if the system
+// does not report them.
+func tierOf(e store.Entry) (t functions.Tier, memory functions.Bytes, known bool) {
+	files := functions.ConvertAll(e.Files, func(f store.File) pagecache.File { return cachedFile(e.Path, f.Name, f.Size) })
+	have, known := pagecache.Resident(files)
+	if known && e.Bytes > 0 && float64(have) >= inMemoryShare*float64(e.Bytes) {
+		return functions.TierDRAM, functions.Bytes(have), true
+	}
+	return functions.TierNVMe, functions.Bytes(have), known
+}
+
+// ReadIntoMemory has the kernel read a checkpoint into the page cache, as far as memory
+// is free.
+func ReadIntoMemory(ctx context.Context, c *loader.Checkpoint) {
+	limit := pagecache.SpareMemory()
+	// Pages read by this process count towards its control group.
+	if group := hostinfo.GroupLimit(); group > 0 {
+		limit = min(limit, group/2)
+	}
+	files := functions.ConvertAll(c.Files, func(f loader.File) pagecache.File { return cachedFile(c.Path, f.Name, f.Size) })
+	pagecache.ReadAhead(ctx, files, limit)
+}
+
+// Machine returns an identity of this host as file systems see it: two processes with the
+// same identity can open the same paths. The boot id distinguishes hosts of one name, the
+// name distinguishes containers of one host.
+func Machine() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if boot := hostinfo.BootID(); boot != "" {
+		return host + "/" + boot
+	}
+	return host
+}
+
+// autoMemory is the share of the machine's memory for engines, if no size is configured.
+const autoMemory = 0.8
+
+// Memory is the host memory that all replicas may reserve together: 80 % of the smaller of
+// the machine's total and this process's cgroup limit.
+func Memory() (functions.Bytes, error) {
+	m, err := hostinfo.ReadMemory()
+	if err != nil {
+		return 0, fmt.Errorf("the machine's memory is not known (--memory sets it): %w", err)
+	}
+	total := m.Total
+	if limit := hostinfo.GroupLimit(); limit > 0 && limit < total {
+		total = limit
+	}
+	return functions.Bytes(autoMemory * float64(total)), nil
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/p2p"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/dir"
@@ -45,9 +44,4 @@ func (l *peerList) nodes() []p2p.Peer {
 		return slices.Concat(*discovered, l.fixed)
 	}
 	return l.fixed
-}
-
-func (l *peerList) setDiscovered(list []functions.Peer) {
-	peers := functions.ConvertAll(list, func(p functions.Peer) p2p.Peer { return p2p.Peer{ID: p.ID, URL: p.URL} })
-	l.discovered.Store(&peers)
 }

@@ -267,3 +267,82 @@ func (f *functionState) forecastStart(atHand bool) functions.Forecast {
 
 // liveStates are the states of live replicas, the best last.
 var liveStates = []functions.State{functions.Downloading, functions.Loading, functions.Sleeping, functions.Ready}
+
+// setRateIfChanged sets a rate that differs by more than a tenth. Smaller changes are
+// noise, and each change makes the planner evaluate waiting functions again.
+func setRateIfChanged(changed *bool, to *float64, rate float64) {
+	if rate > 1.1**to || rate < 0.9**to {
+		*to, *changed = rate, true
+	}
+}
+
+// recordRates derives the rates of a node's link and disk from a start that reached
+// READY. It reports whether the planner must know.
+func (n *nodeState) recordRates(tier functions.Tier, bytes functions.Bytes, phases map[functions.Phase]time.Duration) (changed bool) {
+	switch tier {
+	case functions.TierRemote:
+		if n.linkRate.AddTransfer(bytes, phases[functions.PhaseStage]) {
+			setRateIfChanged(&changed, &n.Link, n.linkRate.Peak())
+		}
+	case functions.TierNVMe:
+		if n.diskRate.AddTransfer(bytes, phases[functions.PhaseLoad]) {
+			setRateIfChanged(&changed, &n.Disk, n.diskRate.Peak())
+		}
+	}
+	return changed
+}
+
+// setStore sets the use of a node's store from a heartbeat. It reports whether the
+// planner must know, which is once for each 64th of the store.
+func (n *nodeState) setStore(u functions.StoreUse) (changed bool) {
+	if l := u.Loader; l != nil && l.Stagings > 0 && l.Rate > n.Link {
+		n.linkRate.Add(l.Rate)
+		setRateIfChanged(&changed, &n.Link, n.linkRate.Peak())
+	}
+	if d := u.Used - n.Store.Used; u.Bytes != n.Store.Bytes || max(d, -d) > u.Bytes/64 {
+		n.Store, changed = functions.StoreUse{Bytes: u.Bytes, Used: u.Used}, true
+	}
+	return changed
+}
+
+// updateLoad records the current requests of f in its load windows, and sets f.Needed
+// and f.Desired from them. It reports whether f is busy: whether its windows hold any
+// load. Functions at rest have no windows.
+func (f *functionState) updateLoad(p autoscale.Settings, now placement.Instant) bool {
+	n := f.Active + f.Queued
+	if f.load == nil {
+		if n == 0 {
+			return false
+		}
+		f.load = autoscale.NewLoad(p)
+	}
+	f.load.Observe(now, n)
+	f.Needed, f.Desired = f.load.Scale(now, f.serving(), f.Scale.Target)
+	if f.load.Over(now) {
+		f.load, f.Needed, f.Desired = nil, 0, 0
+	}
+	return f.load != nil
+}
+
+// adoptLoad keeps replicas that were READY before this loop began: their load is not
+// known until a window has passed. It reports whether f is busy then.
+func (f *functionState) adoptLoad(p autoscale.Settings, now placement.Instant) bool {
+	ready := f.serving()
+	if ready < 2 {
+		return false
+	}
+	if f.load == nil {
+		f.load = autoscale.NewLoad(p)
+	}
+	f.load.Adopt(now, ready)
+	return true
+}
+
+func (f *functionState) serving() (n int) {
+	for _, r := range f.replicas {
+		if r.serves() {
+			n++
+		}
+	}
+	return n
+}

@@ -39,7 +39,7 @@ var bugs = []struct {
 		{"activator/admission/queue.go", `low.count >= q.limits.requests`, `low.count >= 2*q.limits.requests`},
 	}},
 	{"keep the replicas of a lost node", []edit{
-		{"platform/orchestrator/actions.go", `l.lifecycle.removeReplica(r, "node_lost")`, `_ = r`},
+		{"platform/orchestrator/commands.go", `l.lifecycle.removeReplica(r, "node_lost")`, `_ = r`},
 	}},
 	{"apply an empty catalogue without a second check", []edit{
 		{"platform/orchestrator/catalog.go", `if now-c.shrunkAt < recheckAfter {`, `if false {`},

@@ -2,10 +2,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
 
+	"github.com/thaw-dev/thaw/bench"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -41,10 +48,15 @@ func runSupervisor(ctx context.Context, c cli.KeepConfig, stderr io.Writer) erro
 }
 
 func emberEngine(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if code := ember.Main(ctx, args, os.Getenv, stdout, stderr); code != 0 {
-		return &kit.Error{Exit: code} // the supervisor has printed the cause
+	return exitError(ember.Main(ctx, args, os.Getenv, stdout, stderr))
+}
+
+// exitError ends thaw with the exit code of a program that has printed the cause itself.
+func exitError(code int) error {
+	if code == 0 {
+		return nil
 	}
-	return nil
+	return &kit.Error{Exit: code}
 }
 
 // openStore opens the store below a data folder, without a server or an agent. Errors are
@@ -72,4 +84,48 @@ func listGPUs() ([]functions.GPU, string, error) {
 	}
 	defer facts.Close()
 	return facts.List(), facts.Why(), nil
+}
+
+func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	return exitError(bench.Main(ctx, args, stdout, stderr))
+}
+
+// terminateWait bounds the time between SIGTERM and SIGKILL.
+const terminateWait = 10 * time.Second
+
+// siblingProgram runs the program name from this program's folder, not from PATH, where it
+// may be of another version. Its exit code is returned in the error.
+func siblingProgram(name string) func(context.Context, []string, io.Reader, io.Writer, io.Writer) error {
+	return func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("where %s lies: %w", name, err)
+		}
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		return runProgram(ctx, filepath.Join(filepath.Dir(self), name), args, stdin, stdout, stderr)
+	}
+}
+
+func runProgram(ctx context.Context, path string, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = terminateWait
+	err := cmd.Run()
+	if errors.Is(err, fs.ErrNotExist) {
+		return &kit.Error{Exit: kit.ExitFailed, What: fmt.Sprintf("the program for clusters is not beside this one: there is no %s", path),
+			Hint: "make build makes both; keep them in one folder"}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+		return &kit.Error{Exit: exit.ExitCode()} // the program has printed the cause
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -466,4 +467,46 @@ func ignoreCancel(err error) error {
 		return nil
 	}
 	return err
+}
+
+// history completes the backend's timelines with the first token, which only the
+// activator sees.
+type history struct {
+	*local.Local
+	act *activator.Activator
+}
+
+func (h history) ColdStart(id string) (functions.Timeline, bool) {
+	t, ok := h.Local.ColdStart(id)
+	return h.act.WithFirstTokenPhase(t), ok
+}
+
+func (h history) ColdStarts(limit int) []functions.Timeline {
+	list := h.Local.ColdStarts(limit)
+	for i := range list {
+		list[i] = h.act.WithFirstTokenPhase(list[i])
+	}
+	return list
+}
+
+// listen opens the port of `thaw serve`. 127.0.0.1 and localhost also open it on ::1, where
+// that is free: some clients (Node before 20, many JVMs) know localhost by that address alone.
+func listen(addr string) ([]net.Listener, error) {
+	// A start that fails at a busy address leaves no folder with an admin token, which client
+	// verbs would find and send.
+	if _, err := onLoopback(addr); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, &kit.Error{What: "cannot listen on " + addr, Err: err, Hint: "another address: thaw serve --addr 127.0.0.1:8081"}
+	}
+	all := []net.Listener{listener}
+	if host, _, _ := net.SplitHostPort(addr); host == "127.0.0.1" || host == "localhost" {
+		port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+		if other, err := net.Listen("tcp6", net.JoinHostPort("::1", port)); err == nil {
+			all = append(all, other)
+		}
+	}
+	return all, nil
 }

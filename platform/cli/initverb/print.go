@@ -107,7 +107,8 @@ func (d *draft) arithmetic() []string {
 		}
 	}
 	row(n.Weights, "weights%s", d.ofAll(d.model.Weights))
-	row(n.Cache, "KV cache: %s x %d tokens, %s", kit.CountOf(u.Requests, "request"), u.Context, d.layers())
+	layers := functions.ConvertAll(d.model.Cache, func(l sizing.Layers) string { return layersText(l, d.engine) })
+	row(n.Cache, "KV cache: %s x %d tokens, %s", kit.CountOf(u.Requests, "request"), u.Context, strings.Join(layers, " + "))
 	row(n.Adapters, "adapters: %d x %s", d.model.Slots, human(d.model.Adapter))
 	row(n.Program, "%s itself", d.engine)
 	row(n.Work, "what a batch takes")
@@ -121,12 +122,6 @@ func (d *draft) ofAll(all int64) string {
 		return fmt.Sprintf(": %s / %d", human(all), d.fit.Use.GPUs)
 	}
 	return ""
-}
-
-// layers describes what the cache has, for all GPUs together.
-func (d *draft) layers() string {
-	parts := functions.ConvertAll(d.model.Cache, func(l sizing.Layers) string { return layersText(l, d.engine) })
-	return strings.Join(parts, " + ")
 }
 
 func layersText(l sizing.Layers, e functions.Engine) string {

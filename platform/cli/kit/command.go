@@ -86,12 +86,7 @@ func VerbGroup(cmd *Command) *Command {
 }
 
 func UnknownVerb(cmd *cobra.Command, word string) error {
-	var names []string
-	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
-			names = append(names, sub.Name())
-		}
-	}
+	names := functions.ConvertAll(functions.Filter(cmd.Commands(), (*cobra.Command).IsAvailableCommand), (*cobra.Command).Name)
 	hint := DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs")
 	if verb := foreignVerbs[word]; slices.Contains(names, verb) {
 		hint = "did you mean " + verb + "?"
@@ -129,19 +124,13 @@ func flagError(cmd *Command, err error) error {
 			hint = "the prompt is an argument: " + cmd.UseLine()
 		}
 	}
-	if slices.Contains([]string{"-p", "-a"}, lastWord(err)) && cmd.Flags().Lookup("addr") != nil {
+	if text := err.Error(); (strings.HasSuffix(text, " -p") || strings.HasSuffix(text, " -a")) && cmd.Flags().Lookup("addr") != nil {
 		hint = "did you mean --addr HOST:PORT?"
 	}
 	if strings.Contains(err.Error(), "missing unit in duration") {
 		hint = "a duration has a unit, such as 5s or 2m"
 	}
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
-}
-
-// lastWord is the last word of an error's text.
-func lastWord(err error) string {
-	words := strings.Fields(err.Error())
-	return words[len(words)-1]
 }
 
 type Args = cobra.PositionalArgs

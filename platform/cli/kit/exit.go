@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -103,4 +105,13 @@ func RootCause(err error) error {
 		return e.Err
 	}
 	return err
+}
+
+// UntilSignal runs a program and returns its exit code. The first SIGINT or SIGTERM ends
+// ctx, which drains; a second one ends the process at once.
+func UntilSignal(run func(ctx context.Context) int) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // restores the default action: a second signal kills
+	return run(ctx)
 }

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/lru"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
@@ -281,4 +282,25 @@ func (noStore) VerifyCheckpoint(context.Context, string, string, func(functions.
 }
 func (noStore) Prefetch(context.Context, string, functions.PrefetchRequest, func(functions.StoreProgress)) error {
 	return errStores
+}
+
+// firstTokens keeps the first_token phase of cold starts, which only activators measure:
+// from READY to the first byte of the engine's answer. Its values are time.Duration, by cold
+// start id.
+type firstTokens struct{ *lru.Cache }
+
+const maxFirstTokens = 1024
+
+// record stores the phase of a cold start. The first report of several activators counts.
+func (f firstTokens) record(_ functions.Name, coldStart string, took time.Duration) {
+	if _, ok := f.Get(coldStart); !ok && coldStart != "" {
+		f.Add(coldStart, took)
+	}
+}
+
+func (f firstTokens) complete(t functions.Timeline) functions.Timeline {
+	if took, ok := f.Get(t.ID); ok {
+		return t.WithFirstToken(took.(time.Duration))
+	}
+	return t
 }

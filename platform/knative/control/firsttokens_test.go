@@ -5,11 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/lru"
+
 	"github.com/thaw-dev/thaw/functions"
 )
 
 func TestFirstToken(t *testing.T) {
-	f := newFirstTokens()
+	f := firstTokens{lru.New(maxFirstTokens)}
 	f.record(functions.Name{}, "", time.Second)
 	f.record(functions.Name{}, "cs-1", 2*time.Second)
 	f.record(functions.Name{}, "cs-1", 9*time.Second) // from another activator

@@ -22,10 +22,6 @@ type peerAnnouncer struct {
 	wakeup  newest.Signal
 }
 
-func newPeerAnnouncer(lend func() ([]string, []functions.Peer), tell func(string, controlstream.Update) bool) *peerAnnouncer {
-	return &peerAnnouncer{servers: lend, send: tell, wakeup: newest.NewSignal()}
-}
-
 func (p *peerAnnouncer) Run(ctx context.Context) error {
 	for {
 		select {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
 
@@ -20,17 +21,17 @@ func TestPeering(t *testing.T) {
 		var lenders []functions.Peer
 		told := map[string][]functions.Peer{}
 		calls := 0
-		p := newPeerAnnouncer(func() ([]string, []functions.Peer) {
+		p := &peerAnnouncer{wakeup: newest.NewSignal(), servers: func() ([]string, []functions.Peer) {
 			mu.Lock()
 			defer mu.Unlock()
 			return to, lenders
-		}, func(node string, d controlstream.Update) bool {
+		}, send: func(node string, d controlstream.Update) bool {
 			mu.Lock()
 			defer mu.Unlock()
 			calls++
 			told[node] = *d.Peers
 			return true
-		})
+		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { p.Run(ctx) })

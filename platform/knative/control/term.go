@@ -14,10 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	kube "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/lru"
 
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/knative/autoscale"
 	"github.com/thaw-dev/thaw/platform/knative/clusterstate"
@@ -61,7 +63,7 @@ type leaderTerm struct {
 func (c *control) lead(ctx context.Context, epoch int64) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	r := &leaderTerm{c: c, epoch: epoch, firstTokens: newFirstTokens(), log: c.o.Log.With("epoch", epoch)}
+	r := &leaderTerm{c: c, epoch: epoch, firstTokens: firstTokens{lru.New(maxFirstTokens)}, log: c.o.Log.With("epoch", epoch)}
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&kube.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
@@ -119,7 +121,7 @@ func (t *leaderTerm) makeState(end context.CancelCauseFunc) {
 		SendHeartbeat: func(hb functions.Heartbeat, n orchestrator.Node) { t.orchestrator.Heartbeat(hb, n) },
 		Send:          send, Writer: t.writer, Changed: t.revisionChanged,
 	})
-	t.peering = newPeerAnnouncer(t.cluster.BlockServers, send)
+	t.peering = &peerAnnouncer{servers: t.cluster.BlockServers, send: send, wakeup: newest.NewSignal()}
 	t.podOwners = newPodOwners(c, send, t.log)
 	t.catalog = &revisionCatalog{
 		pas: c.knative.Autoscaling().V1alpha1().PodAutoscalers().Lister(), revs: c.knative.Serving().V1().Revisions().Lister(),

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // The edges of a chart's area, as page.html draws it.
@@ -33,6 +35,10 @@ func (a axis) at(v float64) float64 {
 		return a.from
 	}
 	return roundTenth(a.from + (min(max(v, low), high)-low)/(high-low)*(a.to-a.from))
+}
+
+func (a axis) labelled(format func(float64) string) []mark {
+	return functions.ConvertAll(a.marks(), func(v float64) mark { return mark{a.at(v), format(v)} })
 }
 
 // marks returns the grid lines: powers of ten, or round numbers.
@@ -108,14 +114,7 @@ type dot struct {
 func newChart(label string, x, y axis, xName, yName string, xFormat, yFormat func(float64) string) *chart {
 	x.from, x.to = leftEdge, rightEdge
 	y.from, y.to = lowEdge, topEdge
-	c := &chart{Label: label, XName: xName, YName: yName, x: x, y: y}
-	for _, v := range y.marks() {
-		c.YMarks = append(c.YMarks, mark{y.at(v), yFormat(v)})
-	}
-	for _, v := range x.marks() {
-		c.XMarks = append(c.XMarks, mark{x.at(v), xFormat(v)})
-	}
-	return c
+	return &chart{Label: label, XName: xName, YName: yName, x: x, y: y, XMarks: x.labelled(xFormat), YMarks: y.labelled(yFormat)}
 }
 
 // point is a point of a line or of an area's edge, in values.
