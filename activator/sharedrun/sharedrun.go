@@ -1,6 +1,6 @@
-// Package sharedrun lets a request that is not streamed run on for ten seconds after its client
-// left, so that the client's own retry joins the run or, within that time, gets its answer; it
-// merges no requests of different teams or keys and is no cache.
+// Package sharedrun keeps a plain request running ten seconds after its client left, if that client
+// may retry, so that a marked retry under the same key (made by the caller) joins it or gets its
+// answer; other departures end it at once.
 //
 // A client that gives a request up at its own timeout closes the connection and comes back
 // seconds later; until then the request goes on without it.

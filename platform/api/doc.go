@@ -1,5 +1,6 @@
 // Package api is the server and the client of thaw's control API: functions, replicas, nodes,
-// teams, cold starts, keys, caches, metrics and health; not of the OpenAI API (/v1).
+// teams, cold starts, events, keys, agents, caches, prewarms, Routers' decisions, metrics and
+// health, with who may call each and lists that stream changes; not of the OpenAI API (/v1).
 //
 // # One table
 //

@@ -1,7 +1,8 @@
-// Command thaw-knative is thaw for Kubernetes: the controller, the activator and the
-// installer, and the verbs for models on a cluster. It is a program of its own because the
-// libraries of Kubernetes would cost every start of thaw 18 ms and 21 MiB; thaw deploy --to
-// knative runs it from beside itself.
+// Command thaw-knative is thaw for Kubernetes: the controller, the activator and the installer, the
+// verbs for models, teams and keys on a cluster, and doctor; other verbs (logs, explain, wake,
+// stop) it asks of the controller. It is a program of its own because the libraries of Kubernetes
+// would cost every start of thaw 18 ms and 21 MiB; thaw deploy --to knative runs it from beside
+// itself.
 //
 // It has the verbs for models on a cluster, and the parts of thaw that run there
 // (see parts): this package is their wiring.

@@ -1,5 +1,6 @@
-// Package httpsource has what the sources over HTTP share: bucket locations, a client for many long
-// ranges that refuses internal addresses (SSRF), checks of each answer, and errors without URLs.
+// Package httpsource has what HTTP sources share: bucket locations, listings and uploads, a client
+// for many long ranges, a dial that refuses internal addresses (SSRF; also for Remotes), checks of
+// each answer, and errors without URLs.
 //
 // # Checks of a range
 //

@@ -1,6 +1,6 @@
 // Package install makes the Kubernetes objects of a thaw installation from embedded manifests and
-// options, applies them in a fixed namespace, waits until they run, and removes them, while models
-// exist only if forced; it installs and removes no Knative.
+// options, applies them in a fixed namespace, waits until they run, and removes them (refused while
+// models exist, unless forced); it installs no Knative.
 //
 // The objects are the files of deploy/kustomize/base, which kubectl apply -k applies as
 // well; Objects sets the image and the options of a cluster. The Helm chart
