@@ -73,7 +73,8 @@ func (s *controllerSettings) check() error {
 	if s.Advertise != "" {
 		at, ok := bracketHost(s.Advertise)
 		if !ok {
-			return kit.Usage("--advertise 10.0.0.7:8090, or --advertise [fd00::7]:8090", "--advertise %q is no HOST:PORT", functions.Clip(s.Advertise))
+			return kit.Usage("--advertise 10.0.0.7:8090, or --advertise [fd00::7]:8090",
+				"--advertise %q is no HOST:PORT", functions.Clip(s.Advertise))
 		}
 		s.Advertise = at
 	}
