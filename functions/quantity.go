@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -117,10 +118,16 @@ func (c *CPU) UnmarshalText(t []byte) (err error) {
 // Duration is a time span; in files it is written as Go writes it: 30s, 5m, 1h30m.
 type Duration time.Duration
 
+// tooLong matches a duration of one unit that time.ParseDuration refuses for its length.
+var tooLong = regexp.MustCompile(`^\d{7,}(h|m|s|ms|us|µs|ns)$`)
+
 // ParseDuration reads 30s, 5m, 1h; a bare 0 is allowed.
 func ParseDuration(s string) (Duration, error) {
 	d, err := time.ParseDuration(s)
-	if err != nil || d < 0 {
+	if d < 0 || strings.HasPrefix(s, "-") || err != nil && tooLong.MatchString(s) {
+		return 0, fmt.Errorf("%q is out of range: want 0 to 2562047h, such as 30s, 5m or 1h", Clip(s))
+	}
+	if err != nil {
 		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h", Clip(s))
 	}
 	return Duration(d), nil

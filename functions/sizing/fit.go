@@ -1,5 +1,7 @@
 package sizing
 
+import "strconv"
+
 // usable is the share of a GPU's memory that is planned with: the driver has some of it.
 const usable = 0.95
 
@@ -84,6 +86,17 @@ func (m *Model) Divides(n int) bool {
 		}
 	}
 	return m.Heads%n == 0
+}
+
+// Divisors lists the numbers of GPUs, up to maxGPUs, that Divides accepts: 1, 2, 4.
+func (m *Model) Divisors() string {
+	list := "1"
+	for n := 2; n <= maxGPUs; n++ {
+		if m.Divides(n) {
+			list += ", " + strconv.Itoa(n)
+		}
+	}
+	return list
 }
 
 // Shorter returns the longest context, in steps of 1024 tokens, that fits on the GPUs of u,

@@ -17,8 +17,12 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		want  string
 	}{
 		"a projector alone":          {map[string]string{"mmproj-F16.gguf": begin}, "reads images for a model, whose own GGUF file is missing"},
-		"halves of a GGUF":           {map[string]string{"m.gguf-split-a": "x", "m.gguf-split-b": "x"}, "join the parts in order"},
-		"parts of a GGUF":            {map[string]string{"m.gguf.part1of2": "x"}, "join the parts in order"},
+		"halves of a GGUF":           {map[string]string{"m.gguf-split-a": "x", "m.gguf-split-b": "x"}, "join the parts in order, cat m.gguf-split-a m.gguf-split-b > m.gguf, and"},
+		"parts of a GGUF":            {map[string]string{"M.Q8_0.gguf.part2of2": "x", "M.Q8_0.gguf.part1of2": "x"}, "cat M.Q8_0.gguf.part1of2 M.Q8_0.gguf.part2of2 > M.Q8_0.gguf, and"},
+		"ten parts":                  {map[string]string{"m.gguf.part10of10": "x", "m.gguf.part9of10": "x", "m.gguf.part2of10": "x"}, "cat m.gguf.part2of10 m.gguf.part9of10 m.gguf.part10of10 > m.gguf"},
+		"parts by letters":           {map[string]string{"model.safetensors.partab": "x", "model.safetensors.partaa": "x", "config.json": "{}"}, "cat model.safetensors.partaa model.safetensors.partab > model.safetensors"},
+		"parts by numbers":           {map[string]string{"m.gguf.002": "x", "m.gguf.001": "x"}, "cat m.gguf.001 m.gguf.002 > m.gguf"},
+		"parts with blanks":          {map[string]string{"m $.gguf.002": "x", "m $.gguf.001": "x"}, "join its 2 parts in order, such as by cat, from m $.gguf.001 to m $.gguf.002"},
 		"a cache of Hugging Face":    {map[string]string{"models--o--r/snapshots/abc/config.json": "{}"}, "name models--o--r/snapshots/abc"},
 		"whisper.cpp":                {map[string]string{"ggml-base.bin": "lmgg"}, "whisper.cpp"},
 		"Flax":                       {map[string]string{"config.json": "{}", "flax_model.msgpack": "x"}, "save the model as safetensors"},

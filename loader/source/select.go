@@ -3,7 +3,9 @@ package source
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -232,8 +234,8 @@ func WithoutWeights(names []string, otherwise string) string {
 		switch {
 		case weightsets.IsProjector(base):
 			return functions.Clip(name) + " reads images for a model, whose own GGUF file is missing beside it"
-		case strings.Contains(base, ".gguf-split-") || strings.Contains(base, ".gguf.part") || strings.Contains(base, ".gguf-part"):
-			return "join the parts in order, cat NAME.gguf-split-* > NAME.gguf, and name that file"
+		case partName.MatchString(name):
+			return joinParts(name, names)
 		case strings.HasPrefix(name, "models--") && strings.Contains(name, "/snapshots/"):
 			return "that is a cache of Hugging Face: name " + functions.Clip(path.Dir(name))
 		case strings.HasPrefix(base, "ggml-") && path.Ext(base) == ".bin":
@@ -244,6 +246,33 @@ func WithoutWeights(names []string, otherwise string) string {
 	}
 	return otherwise
 }
+
+// partName matches a part of a file of weights that was cut by bytes: the file's name, and
+// which part it is.
+var partName = regexp.MustCompile(`(?i)^(.+\.(?:gguf|safetensors))[.-](?:(?:part[-_]?|split-)([a-z]{1,3}|\d+)(?:of\d+)?|(\d{2,3}|a[a-z]))$`)
+
+// maxParts bounds the parts that a message names.
+const maxParts = 20
+
+// joinParts returns the command that joins the parts of a file, of which name is one.
+func joinParts(name string, names []string) string {
+	whole := partName.FindStringSubmatch(name)[1]
+	order := map[string]string{} // by length, then by text: 2 before 10, z before aa
+	for _, n := range names {
+		if m := partName.FindStringSubmatch(n); m != nil && m[1] == whole {
+			order[n] = fmt.Sprintf("%20s", strings.TrimLeft(m[2]+m[3], "0"))
+		}
+	}
+	parts := slices.SortedFunc(maps.Keys(order), func(a, b string) int { return strings.Compare(order[a], order[b]) })
+	if len(parts) > maxParts || slices.ContainsFunc(parts, func(n string) bool { return !plainName.MatchString(n) }) {
+		return fmt.Sprintf("join its %d parts in order, such as by cat, from %s to %s, and name the file that comes out", len(parts),
+			functions.Clip(parts[0]), functions.Clip(parts[len(parts)-1]))
+	}
+	return "join the parts in order, cat " + strings.Join(parts, " ") + " > " + whole + ", and name that file"
+}
+
+// plainName matches a name that a shell takes as it is.
+var plainName = regexp.MustCompile(`^[\w.][\w./@%+=:,-]*$`)
 
 // dropSecondLayouts leaves out what repeats the weights in a layout that engines do not
 // read, and no pattern names: consolidated safetensors and the folder original beside those

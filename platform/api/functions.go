@@ -34,6 +34,8 @@ type Sizer interface {
 	// CheckWeights returns an error for a model whose source holds several sets of weights
 	// of which it chooses none.
 	CheckWeights(ctx context.Context, m *functions.Model) error
+	// CheckGPUs returns an error for a model whose GPUs cannot share its attention heads.
+	CheckGPUs(ctx context.Context, m *functions.Model) error
 	// Size returns the resources of a model whose file leaves them out, and a sentence about
 	// it; those it has, where it does not.
 	Size(ctx context.Context, m *functions.Model) (functions.Resources, string)
@@ -257,6 +259,9 @@ func (f *functionHandlers) size(x *exchange, doc catalog.Document) (file []byte,
 	}
 	if err := f.Sizer.CheckWeights(x.Context(), doc.Model); err != nil {
 		return nil, "", catalog.Problems{{Path: "spec.weights", Message: err.Error()}}
+	}
+	if err := f.Sizer.CheckGPUs(x.Context(), doc.Model); err != nil {
+		return nil, "", catalog.Problems{{Path: "spec.resources.gpus", Message: err.Error()}}
 	}
 	resources, text := f.Sizer.Size(x.Context(), doc.Model)
 	if resources == doc.Model.Spec.Resources {

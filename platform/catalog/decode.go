@@ -166,7 +166,11 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		if !ok {
 			d.fail(n, path, "", "%s where %s is wanted", d.describe(n, path), describeType(v.Type()))
 		} else if err := u.UnmarshalText([]byte(raw)); err != nil {
-			d.fail(n, path, "", "%v", err)
+			hint := ""
+			if path == "spec.scale.idle" && strings.HasPrefix(raw, "-") {
+				hint = "scale: {min: 1} keeps a replica always"
+			}
+			d.fail(n, path, hint, "%v", err)
 		}
 		return
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
@@ -115,6 +117,33 @@ func TestCheckEmpty(t *testing.T) {
 	if out, errs, exit := s.thaw(t, "", "check", dir); exit != 0 || !strings.Contains(out, "model default/tiny") ||
 		!strings.Contains(errs, "empty.yaml: warning: the file has no object") || !strings.Contains(errs, "1 good") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
+	}
+}
+
+// TestCheckGPUs: a number of GPUs that the heads of a checkpoint in a folder cannot be divided
+// among is a problem of the file.
+func TestCheckGPUs(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"config.json":       `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":4096,"num_hidden_layers":2,"num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,"max_position_embeddings":4096,"vocab_size":32000,"torch_dtype":"bfloat16"}`,
+		"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}",
+		"m3.yaml":           strings.NewReplacer("az://account/container/model", "./", "gpus: 1", "gpus: 3").Replace(aModel),
+		"m4.yaml":           strings.NewReplacer("az://account/container/model", "./", "gpus: 1", "gpus: 4").Replace(aModel),
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := Programs{Sources: func() (map[string]loader.Source, func()) {
+		return map[string]loader.Source{"file": dir.Source{}}, func() {}
+	}}
+	_, errs, exit := runCLI(t, p, nil, "check", filepath.Join(folder, "m3.yaml"))
+	if exit != kit.ExitFailed || !strings.Contains(errs,
+		"spec.resources.gpus: the model's 32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8, 16, 32)") {
+		t.Errorf("exit %d, %s", exit, errs)
+	}
+	if _, errs, exit := runCLI(t, p, nil, "check", filepath.Join(folder, "m4.yaml")); exit != 0 {
+		t.Errorf("exit %d, %s", exit, errs)
 	}
 }
 

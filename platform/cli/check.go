@@ -2,8 +2,10 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/doctor"
 	"github.com/thaw-dev/thaw/platform/cli/files"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/platform/sizer"
 )
 
 func (v platformVerbs) check() *cobra.Command {
@@ -24,7 +27,7 @@ func (v platformVerbs) check() *cobra.Command {
   thaw check functions/ -o json
   thaw check - < model.yaml
   thaw check --schema > schema.json     # for an editor: # yaml-language-server: $schema=schema.json`,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if schema {
 				_, err := v.Out.Write(functions.Schema())
 				return err
@@ -43,11 +46,27 @@ func (v platformVerbs) check() *cobra.Command {
 					warnings[i].Warning = false
 				}
 			}
+			problems = append(problems, v.checkGPUs(cmd.Context(), docs)...)
 			return v.printChecked(docs, append(problems, warnings...))
 		},
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON schema of the files and end")
 	return cmd
+}
+
+// checkGPUs returns the problems of models whose GPUs cannot share the attention heads of the
+// checkpoint in a folder of this machine; a check reads nothing from a network.
+func (v platformVerbs) checkGPUs(ctx context.Context, docs []catalog.Document) (problems catalog.Problems) {
+	s := sizer.Sizer{Sources: v.programs.Sources}
+	for _, d := range docs {
+		if v.programs.Sources == nil || d.Model == nil || strings.Contains(d.Model.Spec.Source, "://") && !strings.HasPrefix(d.Model.Spec.Source, "file://") {
+			continue
+		}
+		if err := s.CheckGPUs(ctx, d.Model); err != nil {
+			problems = append(problems, catalog.Problem{File: d.File, Line: d.Line, Path: "spec.resources.gpus", Message: err.Error()})
+		}
+	}
+	return problems
 }
 
 // printChecked prints what a check found. It fails if a problem is more than a warning.

@@ -43,6 +43,30 @@ func (s Sizer) CheckWeights(ctx context.Context, m *functions.Model) error {
 	return inspect.CheckWeights(ctx, m.Spec.Source, inspect.Options{Sources: sources, Folder: m.Dir, Files: m.Spec.StagedFiles()})
 }
 
+// CheckGPUs returns an error for a model whose attention heads tensor parallelism cannot divide
+// among its GPUs. A source that cannot be read gives none: it may be read from elsewhere.
+func (s Sizer) CheckGPUs(ctx context.Context, m *functions.Model) error {
+	spec := m.Spec
+	if spec.Engine != functions.EngineVLLM && spec.Engine != functions.EngineSGLang || spec.Source == "" {
+		return nil
+	}
+	n := engine.FlagNumber(spec.Args, tensorParallel...)
+	if n == 0 && engine.FlagNumber(spec.Args, "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp") == 0 {
+		n = spec.Resources.GPUs
+	}
+	if n < 2 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	spec.Adapters = nil
+	model, err := s.read(ctx, &spec, m.Dir)
+	if err != nil || model.Divides(n) {
+		return nil
+	}
+	return fmt.Errorf("the model's %d attention heads cannot be divided among %d GPUs (gpus: %s)", model.Heads, n, model.Divisors())
+}
+
 // Size returns the resources of a model whose file leaves them out, and how they came
 // about, for people. Other models get no text and no change; where nothing can be worked
 // out the resources stay empty, which reserves nothing, and the text says why.
@@ -115,6 +139,8 @@ func (s Sizer) read(ctx context.Context, spec *functions.ModelSpec, folder strin
 	return model, nil
 }
 
+var tensorParallel = []string{"--tensor-parallel-size", "-tp", "--tp-size", "--tp"}
+
 // useOf is how a model's engine is told to serve it, by its args.
 func useOf(spec *functions.ModelSpec, m *sizing.Model) sizing.Use {
 	u := sizing.Use{Engine: spec.Engine, Context: m.Context, Requests: spec.Scale.Target}
@@ -131,7 +157,7 @@ func useOf(spec *functions.ModelSpec, m *sizing.Model) sizing.Use {
 	if n := number("--max-model-len", "--context-length"); n > 0 {
 		u.Context = n
 	}
-	u.GPUs = number("--tensor-parallel-size", "-tp", "--tp-size", "--tp")
+	u.GPUs = number(tensorParallel...)
 	return u
 }
 

@@ -162,3 +162,34 @@ func TestCheckWeights(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckGPUs: GPUs that tensor parallelism cannot divide a model's heads among are refused,
+// with the numbers that it can, where the source can be read.
+func TestCheckGPUs(t *testing.T) {
+	m := new(sourcetest.Memory)
+	m.Put("s3://b/m", "config.json", []byte(mistral))
+	m.Put("s3://b/m", "model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	s := Sizer{Sources: func() (map[string]loader.Source, func()) { return map[string]loader.Source{"s3": m}, func() {} }}
+	for _, tc := range []struct {
+		engine functions.Engine
+		source string
+		gpus   int
+		args   []string
+		want   string
+	}{
+		{functions.EngineVLLM, "s3://b/m", 3, nil, "32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8, 16, 32)"},
+		{functions.EngineSGLang, "s3://b/m", 6, nil, "among 6 GPUs"},
+		{functions.EngineVLLM, "s3://b/m", 4, []string{"--tensor-parallel-size=3"}, "among 3 GPUs"},
+		{functions.EngineVLLM, "s3://b/m", 4, nil, ""},
+		{functions.EngineVLLM, "s3://b/m", 3, []string{"--pipeline-parallel-size", "3"}, ""},
+		{functions.EngineVLLM, "s3://b/m", 3, []string{"-tp", "1"}, ""},
+		{functions.EngineVLLM, "s3://b/gone", 3, nil, ""},
+		{functions.EngineCommand, "s3://b/m", 3, nil, ""},
+	} {
+		spec := functions.ModelSpec{Source: tc.source, Engine: tc.engine, Args: tc.args, Resources: functions.Resources{GPUs: tc.gpus}}
+		err := s.CheckGPUs(t.Context(), &functions.Model{Spec: spec})
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/forecast"
@@ -68,7 +70,28 @@ func (s *controllerSettings) check() error {
 	if s.TokenFile == "" {
 		return errNoToken
 	}
+	if s.Advertise != "" {
+		at, ok := bracketHost(s.Advertise)
+		if !ok {
+			return kit.Usage("--advertise 10.0.0.7:8090, or --advertise [fd00::7]:8090",
+				"--advertise %q is no HOST:PORT", functions.Clip(s.Advertise))
+		}
+		s.Advertise = at
+	}
 	return s.sharedController.check()
+}
+
+// bracketHost returns HOST:PORT with brackets around an IPv6 address that has none, as
+// $(POD_IP):8090 in a manifest gives it.
+func bracketHost(at string) (string, bool) {
+	if _, _, err := net.SplitHostPort(at); err == nil {
+		return at, true
+	}
+	i := max(strings.LastIndex(at, ":"), 0)
+	if net.ParseIP(at[:i]) == nil {
+		return "", false
+	}
+	return net.JoinHostPort(at[:i], at[i+1:]), true
 }
 
 // foresee returns the forecaster. Without a data folder nothing is read or written:

@@ -411,3 +411,24 @@ func TestClusterInstall(t *testing.T) {
 		}
 	}
 }
+
+// TestAdvertise: $(POD_IP):8090 of the manifests is an address on a cluster of IPv6 too, and
+// what is none is refused before the controller starts.
+func TestAdvertise(t *testing.T) {
+	for given, want := range map[string]string{
+		"10.0.0.7:8090": "10.0.0.7:8090", "[fd00::7]:8090": "[fd00::7]:8090", "fd00::7:8090": "[fd00::7]:8090", "::1:8090": "[::1]:8090",
+		"host:8090": "host:8090", "10.0.0.7": "", "http://a:8090": "", "fd00:::8090": "[fd00::]:8090",
+	} {
+		if got, ok := bracketHost(given); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %t; want %q", given, got, ok, want)
+		}
+	}
+	s := &controllerSettings{Advertise: "fd00::7:8090", TokenFile: "t", sharedController: sharedController{ClusterDomain: "cluster.local"}}
+	if err := s.check(); s.Advertise != "[fd00::7]:8090" {
+		t.Errorf("%q, %v", s.Advertise, err)
+	}
+	s.Advertise = "10.0.0.7"
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), `"10.0.0.7" is no HOST:PORT`) {
+		t.Error(err)
+	}
+}

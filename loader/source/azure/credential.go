@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
@@ -21,7 +22,8 @@ type containerAccess struct {
 	client  *container.Client
 	support *endpointSupport
 	how     string
-	fix     string // what to do if access is denied
+	fix     string    // what to do if access is denied
+	ends    time.Time // of a SAS; zero: unknown
 	// setUp is how to give this machine a credential, where it has none.
 	setUp string
 }
@@ -142,12 +144,19 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	// A + that is not escaped is part of the signature: no value of a SAS has a blank.
 	sas = strings.ReplaceAll(strings.TrimPrefix(sas, "?"), "+", "%2B")
-	if _, err := url.ParseQuery(sas); err != nil || !strings.Contains(sas, "sig=") {
+	fields, err := url.ParseQuery(sas)
+	if err != nil || !strings.Contains(sas, "sig=") {
 		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")
 	}
 	client, err := container.NewClientWithNoCredential(containerURL(endpoint, p)+"?"+sas, opts)
-	return s.access(p, endpoint, client, err, containerAccess{how: "the SAS of " + how,
-		fix: "make a SAS for this container with read and list (sp=rl) that is not over yet"})
+	var ends time.Time
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z", time.DateOnly} {
+		if t, err := time.Parse(layout, fields.Get("se")); err == nil {
+			ends = t
+		}
+	}
+	return s.access(p, endpoint, client, err, containerAccess{how: "the SAS of " + how, ends: ends,
+		fix: "make a SAS for this container with read and list (sp=rl) that has not expired, and put it in " + how})
 }
 
 // access completes an access with the client that was made for it; err is of that.

@@ -17,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestLocations: the bounds of each part of a location, and how it is written.
@@ -138,6 +139,17 @@ func TestServiceMessage(t *testing.T) {
 			t.Errorf("%q: %q, want %q", message, got, want)
 		}
 	}
+	for detail, want := range map[string]string{
+		"Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]": "no: Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]",
+		"Signature did not match. String to sign used was r\n":                                  "no", "The MAC signature 'SIGNED' is not the same": "no", "": "no",
+	} {
+		r := &http.Response{Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}},
+			Body: io.NopCloser(strings.NewReader("<Error><Message>no.</Message><AuthenticationErrorDetail>" + detail +
+				"</AuthenticationErrorDetail></Error>"))}
+		if got := serviceMessage(r); got != want {
+			t.Errorf("%q: %q, want %q", detail, got, want)
+		}
+	}
 	if serviceMessage(nil) != "" || serviceMessage(&http.Response{Body: io.NopCloser(strings.NewReader("<"))}) != "" {
 		t.Error("without a request")
 	}
@@ -161,6 +173,28 @@ func TestNoIdentity(t *testing.T) {
 		}
 		if got := noIdentity(x.err); got != x.want {
 			t.Errorf("%T: %v", x.err, got)
+		}
+	}
+}
+
+// TestExpiredSAS: a refusal says that the SAS has expired, when, and of which variable it is.
+func TestExpiredSAS(t *testing.T) {
+	srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	for ends, want := range map[string]string{
+		"2023-11-17T17:23:00Z": "which expired at 2023-11-17T17:23:00Z", "2023-11-17T17:23Z": "which expired at 2023-11-17T17:23:00Z",
+		"2023-11-17": "which expired at 2023-11-17T00:00:00Z", "2999-01-01T00:00:00Z": "", "": "",
+	} {
+		s := New(Options{Endpoint: srv.URL, Getenv: func(name string) string {
+			return map[string]string{"AZURE_STORAGE_ACCOUNT": "abc", "AZURE_STORAGE_SAS_TOKEN": "sp=rl&sig=x&se=" + ends}[name]
+		}})
+		t.Cleanup(s.Close)
+		_, err := s.Plan(t.Context(), "az://abc/www/m", nil)
+		if err == nil || !strings.Contains(err.Error(), "the SAS of AZURE_STORAGE_SAS_TOKEN, "+want) && want != "" ||
+			want == "" && strings.Contains(err.Error(), "expired at") || !strings.Contains(err.Error(), "put it in AZURE_STORAGE_SAS_TOKEN") {
+			t.Errorf("%s: %v", ends, err)
 		}
 	}
 }

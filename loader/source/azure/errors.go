@@ -64,6 +64,9 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.Detail += ", with " + a.how
+		if !a.ends.IsZero() && !time.Now().Before(a.ends) {
+			e.Detail += ", which expired at " + a.ends.UTC().Format(time.RFC3339)
+		}
 	case status == 404 && code == "ContainerNotFound":
 		e.Kind, e.Fix = source.NotFound, "there is no such container; check its name and the account's"
 	case status == 404 || status == 410:
@@ -127,13 +130,21 @@ const maxMessage = 500
 
 // serviceMessage returns the first line of the message in the body of a refusal; ""
 // where there is none. A message that repeats the request's signature or token is left
-// out. AuthenticationErrorDetail, which holds the string that was signed, is not read.
+// out. The first line of AuthenticationErrorDetail follows, unless it holds a credential as the
+// string that was signed does.
 func serviceMessage(r *http.Response) string {
-	var e struct{ Message string }
-	return refusalMessage(r, func(body []byte) (string, error) {
-		err := xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e)
-		return e.Message, err
-	})
+	var e struct{ Message, AuthenticationErrorDetail string }
+	part := func(text *string) string {
+		return refusalMessage(r, func(body []byte) (string, error) {
+			err := xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e)
+			return *text, err
+		})
+	}
+	m, detail := part(&e.Message), part(&e.AuthenticationErrorDetail)
+	if detail != "" && !strings.Contains(strings.ToLower(detail), "string to sign") {
+		m = strings.TrimPrefix(m+": "+detail, ": ")
+	}
+	return m
 }
 
 // identityMessage is serviceMessage of what gives identities their tokens.

@@ -439,6 +439,8 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
 			"check the name; if it is private "+login
+	case r.StatusCode/100 == 3 && e.Fix != "" && s.env("HF_ENDPOINT") != "":
+		e.Fix = "set HF_ENDPOINT to that server, if it is meant"
 	case e.Fix == "" && e.Kind != source.Changed:
 		e.Fix = checkBetween
 	}

@@ -114,3 +114,13 @@ func TestRedirects(t *testing.T) {
 	}
 	conns.CheckClosed(t, s)
 }
+
+// TestMirrorRedirects: a mirror that leads to another hub is refused with the variable that
+// names it.
+func TestMirrorRedirects(t *testing.T) {
+	srv := testkit.Serve(t, http.RedirectHandler("https://other.example/api?x=1", http.StatusPermanentRedirect))
+	_, err := withEnv(t, map[string]string{"HF_ENDPOINT": srv.URL}).Plan(t.Context(), "hf://o/r", nil)
+	if err == nil || !strings.Contains(err.Error(), "to https://other.example (set HF_ENDPOINT to that server, if it is meant)") {
+		t.Error(err)
+	}
+}

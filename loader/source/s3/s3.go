@@ -19,6 +19,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -387,12 +388,13 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError returns the bucket's refusal. Its message is dropped: it may hold
-// keys.
+// responseError returns the bucket's refusal. Of its message one about a missing right is
+// kept; any other may hold keys.
 func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
 	e := httpsource.Status(r, p.String(), name)
 	var body struct {
-		Code string `xml:"Code"`
+		Code    string `xml:"Code"`
+		Message string `xml:"Message"`
 	}
 	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
@@ -418,6 +420,9 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail += ", with " + s.keys.describe()
+		if right := missingRight.FindString(body.Message); right != "" {
+			e.Detail += ": " + functions.Shorten(right, maxMessage)
+		}
 		e.Fix = "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
 			"buckets whose requester pays are not read; " + howTo
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed" ||
@@ -432,6 +437,13 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	}
 	return e
 }
+
+const maxMessage = 500
+
+// missingRight is the part of a refusal's message that names the right and the resource, and
+// whose characters are those of ARNs: User: … is not authorized to perform: s3:GetObject on ….
+var missingRight = regexp.MustCompile(`(User: \S+ is )?not authorized to perform: [a-z0-9-]+:\w+( on resource: "?[\w:/.*@+=,-]+"?)?` +
+	`( because [\w ':,-]+)?`)
 
 // codeFixes is what helps against codes that say more than their status.
 var codeFixes = map[string]string{

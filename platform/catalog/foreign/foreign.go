@@ -114,6 +114,9 @@ func plain(key string) string {
 
 // SuggestKey is the hint about a key of another system's file; "" for any other.
 func SuggestKey(kind, key string) string {
+	if kind == functions.KindModel && strings.HasPrefix(key, "nvidia.com/mig-") {
+		return "slices of a GPU (MIG) are not supported: gpus: 1 is a whole one, and gpuMemory chooses its size"
+	}
 	list := map[string][]entry{functions.KindModel: modelKeys, functions.KindRemote: remoteKeys, functions.KindRouter: routerKeys}
 	for _, f := range list[kind] {
 		if slices.Contains(strings.Fields(f.keys), plain(key)) {

@@ -72,23 +72,12 @@ func (d *draft) plan() error {
 		d.model.Heads = 0 // layers are divided between GPUs, not heads
 	}
 	if n := w.gpus; n > 1 && !d.model.Divides(n) {
-		return kit.Usage("--gpus "+d.divisors(), "--gpus %d: its %d heads cannot be divided so", n, d.model.Heads)
+		return kit.Usage("--gpus "+d.model.Divisors(), "--gpus %d: its %d heads cannot be divided so", n, d.model.Heads)
 	}
 	d.planAdapters()
 	d.place(use)
 	d.engineArgs()
 	return nil
-}
-
-// divisors lists numbers of GPUs that can share the model.
-func (d *draft) divisors() string {
-	list := "1"
-	for n := 2; n <= 64; n++ {
-		if d.model.Divides(n) {
-			list += ", " + strconv.Itoa(n)
-		}
-	}
-	return list
 }
 
 // chooseEngine takes the engine that is wished, or the one that the weights are for.
