@@ -99,3 +99,54 @@ func TestPlainErrorsOfMessages(t *testing.T) {
 		}
 	})
 }
+
+// TestEndpointThatEngineLacks: the words behind a path that the engine does not have name what the
+// model answers, in the form of that path, also where a stream has begun.
+func TestEndpointThatEngineLacks(t *testing.T) {
+	const ember = `{"error":{"message":"Not Found: %s","type":"invalid_request_error","param":null,"code":"unknown_endpoint"}}`
+	const lacks = "The engine of this model does not serve "
+	for _, x := range []struct {
+		path   string
+		engine functions.Engine
+		serves []functions.Endpoint
+		words  string // of the engine's 404; %s is the path
+		held   bool
+		want   string
+	}{
+		{"/v1/responses", functions.EngineEmber, nil, ember, false, lacks + "/v1/responses: Not Found (it serves /v1/chat/completions, /v1/completions and /v1/embeddings)"},
+		{"/v1/messages", functions.EngineEmber, nil, ember, false, lacks + "/v1/messages: Not Found (it serves /v1/chat/completions, /v1/completions and /v1/embeddings)"},
+		{"/v1/messages/count_tokens", functions.EngineEmber, nil, ember, false, lacks + "/v1/messages/count_tokens: Not Found (it serves "},
+		{"/v1/messages", functions.EngineEmber, nil, ember, true, lacks + "/v1/messages: Not Found (it serves "},
+		{"/v1/chat/completions", functions.EngineCommand, []functions.Endpoint{functions.ServesRerank, functions.ServesScore}, `{"detail":"Not Found"}`, false,
+			lacks + "/v1/chat/completions: Not Found (its model file says serves: [rerank, score])"},
+		{"/v1/responses", functions.EngineCommand, nil, `{"detail":"Not Found"}`, false, lacks + "/v1/responses: Not Found (most engines serve /v1/chat/completions)"},
+		{"/v1/chat/completions", functions.EngineCommand, nil, `{"detail":"Not Found"}`, false, lacks + `/v1/chat/completions: Not Found"`},
+	} {
+		t.Run(x.path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestEnv(t, nil)
+				said := strings.Replace(x.words, "%s", x.path, 1)
+				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool {
+					return rude.Plain(404, "application/json", said).Play(c)
+				})
+				f := testFunction("tiny")
+				f.Model.Spec.Engine, f.Model.Spec.Serves = x.engine, x.serves
+				body := plainRequest
+				if x.held {
+					body = streamRequest
+					w.act.Publish(f)
+					w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(f, 4, "e:1")) }
+				} else {
+					w.act.Publish(readyAt(f, 4, "e:1"))
+				}
+				r := w.post(x.path, body)
+				if !strings.Contains(r.body, x.want) || !x.held && r.status != 404 {
+					t.Errorf("%d %s\nwant %s", r.status, r.body, x.want)
+				}
+				if strings.HasPrefix(x.path, "/v1/messages") != strings.Contains(r.body, `{"type":"error","error":{"type":"not_found_error"`) {
+					t.Errorf("form: %s", r.body)
+				}
+			})
+		})
+	}
+}

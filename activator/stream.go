@@ -27,7 +27,8 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	up := p.attempt.reply.Response
 	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.attempt.reply.Error(p.req.endpoint.Path, p.a.o.Now()))
+		path := p.req.endpoint.Path
+		p.refuseNow(res, answer.NameServed(p.attempt.reply.Error(path, p.a.o.Now()), path, p.req.fn.Snapshot().Model))
 		return
 	}
 	res.Status = up.Status
@@ -408,7 +409,8 @@ func (s *eventStream) endWithError(e *openai.Error) {
 func (s *eventStream) endWithEngineError() {
 	p := s.request
 	p.reason = "engine_answered"
-	s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
+	path := p.req.endpoint.Path
+	s.endWithError(answer.NameServed(p.attempt.reply.StreamError(path, p.a.o.Now()), path, p.req.fn.Snapshot().Model))
 }
 
 // scanUsage reads the usage of a whole plain answer.
