@@ -150,3 +150,36 @@ func TestEndpointThatEngineLacks(t *testing.T) {
 		})
 	}
 }
+
+// TestNumbersThatAreNoJSON: NaN and the infinities of an engine reach the client as null, in a plain
+// answer, in a stream, and where the head went out before; a text that has the words stays.
+func TestNumbersThatAreNoJSON(t *testing.T) {
+	const choice = `{"choices":[{"index":0,"%s":{"role":"assistant","content":"NaN: -Infinity"},"logprobs":{"content":[{"token":"a","logprob":-Infinity},{"token":"b","logprob":NaN}]},"finish_reason":"stop"}]}`
+	const text = `"content":"NaN: -Infinity"}`
+	const want = `"logprobs":{"content":[{"token":"a","logprob":null},{"token":"b","logprob":null}]}`
+	plain := rude.Plain(200, "application/json", strings.Replace(choice, "%s", "message", 1))
+	stream := rude.Chunked(200, "text/event-stream", true, "data: "+strings.Replace(choice, "%s", "delta", 1)+"\n\ndata: [DONE]\n\n")
+	for _, x := range []struct {
+		body   string
+		answer rude.Answer
+		held   bool
+	}{
+		{plainRequest, plain, false}, {plainRequest, plain, true}, {plainRequest, stream, false},
+		{streamRequest, stream, false}, {streamRequest, stream, true}, {streamRequest, plain, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.answer.Play(c) })
+			if x.held {
+				w.act.Publish(testFunction("tiny"))
+				w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
+			} else {
+				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+			}
+			r := w.post("/v1/chat/completions", x.body)
+			if r.status != 200 || r.err != nil || !strings.Contains(r.body, want) || !strings.Contains(r.body, text) {
+				t.Errorf("%s\n%d %v %s", x.body, r.status, r.err, r.body)
+			}
+		})
+	}
+}

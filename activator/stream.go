@@ -99,8 +99,8 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 // held, then the engine's events, then exactly one end. The server's reads drive the
 // request from here on.
 //
-// The engine's bytes are forwarded unchanged, but in whole events, so that an error
-// frame never lands inside one. The end mark is kept until the engine's body has
+// The engine's bytes are forwarded unchanged but for numbers that are no JSON, and in
+// whole events, so that an error frame never lands inside one. The end mark is kept until the engine's body has
 // ended, so that both go out in one write.
 type eventStream struct {
 	request *proxyRequest
@@ -293,6 +293,9 @@ func (s *eventStream) pass(p []byte) {
 	}
 	if s.seen.Doubled {
 		s.out = openai.SingleData(s.out)
+	}
+	if !s.oversized { // a part of an event may begin within a string
+		s.out = openai.StandardData(s.out)
 	}
 	if s.seen.Failed && !failed {
 		s.out = openai.FrameErrors(s.out, s.request.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))
