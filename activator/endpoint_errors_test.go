@@ -99,3 +99,87 @@ func TestPlainErrorsOfMessages(t *testing.T) {
 		}
 	})
 }
+
+// TestEndpointThatEngineLacks: the words behind a path that the engine does not have name what the
+// model answers, in the form of that path, also where a stream has begun.
+func TestEndpointThatEngineLacks(t *testing.T) {
+	const ember = `{"error":{"message":"Not Found: %s","type":"invalid_request_error","param":null,"code":"unknown_endpoint"}}`
+	const lacks = "The engine of this model does not serve "
+	for _, x := range []struct {
+		path   string
+		engine functions.Engine
+		serves []functions.Endpoint
+		words  string // of the engine's 404; %s is the path
+		held   bool
+		want   string
+	}{
+		{"/v1/responses", functions.EngineEmber, nil, ember, false, lacks + "/v1/responses: Not Found (it serves /v1/chat/completions, /v1/completions and /v1/embeddings)"},
+		{"/v1/messages", functions.EngineEmber, nil, ember, false, lacks + "/v1/messages: Not Found (it serves /v1/chat/completions, /v1/completions and /v1/embeddings)"},
+		{"/v1/messages/count_tokens", functions.EngineEmber, nil, ember, false, lacks + "/v1/messages/count_tokens: Not Found (it serves "},
+		{"/v1/messages", functions.EngineEmber, nil, ember, true, lacks + "/v1/messages: Not Found (it serves "},
+		{"/v1/chat/completions", functions.EngineCommand, []functions.Endpoint{functions.ServesRerank, functions.ServesScore}, `{"detail":"Not Found"}`, false,
+			lacks + "/v1/chat/completions: Not Found (its model file says serves: [rerank, score])"},
+		{"/v1/responses", functions.EngineCommand, nil, `{"detail":"Not Found"}`, false, lacks + "/v1/responses: Not Found (most engines serve /v1/chat/completions)"},
+		{"/v1/chat/completions", functions.EngineCommand, nil, `{"detail":"Not Found"}`, false, lacks + `/v1/chat/completions: Not Found"`},
+	} {
+		t.Run(x.path, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newTestEnv(t, nil)
+				said := strings.Replace(x.words, "%s", x.path, 1)
+				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool {
+					return rude.Plain(404, "application/json", said).Play(c)
+				})
+				f := testFunction("tiny")
+				f.Model.Spec.Engine, f.Model.Spec.Serves = x.engine, x.serves
+				body := plainRequest
+				if x.held {
+					body = streamRequest
+					w.act.Publish(f)
+					w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(f, 4, "e:1")) }
+				} else {
+					w.act.Publish(readyAt(f, 4, "e:1"))
+				}
+				r := w.post(x.path, body)
+				if !strings.Contains(r.body, x.want) || !x.held && r.status != 404 {
+					t.Errorf("%d %s\nwant %s", r.status, r.body, x.want)
+				}
+				if strings.HasPrefix(x.path, "/v1/messages") != strings.Contains(r.body, `{"type":"error","error":{"type":"not_found_error"`) {
+					t.Errorf("form: %s", r.body)
+				}
+			})
+		})
+	}
+}
+
+// TestNumbersThatAreNoJSON: NaN and the infinities of an engine reach the client as null, in a plain
+// answer, in a stream, and where the head went out before; a text that has the words stays.
+func TestNumbersThatAreNoJSON(t *testing.T) {
+	const choice = `{"choices":[{"index":0,"%s":{"role":"assistant","content":"NaN: -Infinity"},"logprobs":{"content":[{"token":"a","logprob":-Infinity},{"token":"b","logprob":NaN}]},"finish_reason":"stop"}]}`
+	const text = `"content":"NaN: -Infinity"}`
+	const want = `"logprobs":{"content":[{"token":"a","logprob":null},{"token":"b","logprob":null}]}`
+	plain := rude.Plain(200, "application/json", strings.Replace(choice, "%s", "message", 1))
+	stream := rude.Chunked(200, "text/event-stream", true, "data: "+strings.Replace(choice, "%s", "delta", 1)+"\n\ndata: [DONE]\n\n")
+	for _, x := range []struct {
+		body   string
+		answer rude.Answer
+		held   bool
+	}{
+		{plainRequest, plain, false}, {plainRequest, plain, true}, {plainRequest, stream, false},
+		{streamRequest, stream, false}, {streamRequest, stream, true}, {streamRequest, plain, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestEnv(t, nil)
+			w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.answer.Play(c) })
+			if x.held {
+				w.act.Publish(testFunction("tiny"))
+				w.onWake = func() { time.Sleep(5 * time.Second); w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1")) }
+			} else {
+				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+			}
+			r := w.post("/v1/chat/completions", x.body)
+			if r.status != 200 || r.err != nil || !strings.Contains(r.body, want) || !strings.Contains(r.body, text) {
+				t.Errorf("%s\n%d %v %s", x.body, r.status, r.err, r.body)
+			}
+		})
+	}
+}

@@ -27,7 +27,8 @@ func (p *proxyRequest) respond(res *httpserver.Response) {
 	up := p.attempt.reply.Response
 	if up.Status >= 400 && p.attempt.reply.Encoding == "" {
 		p.reason = "engine_answered"
-		p.refuseNow(res, p.attempt.reply.Error(p.req.endpoint.Path, p.a.o.Now()))
+		path := p.req.endpoint.Path
+		p.refuseNow(res, answer.NameServed(p.attempt.reply.Error(path, p.a.o.Now()), path, p.req.fn.Snapshot().Model))
 		return
 	}
 	res.Status = up.Status
@@ -98,8 +99,8 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 // held, then the engine's events, then exactly one end. The server's reads drive the
 // request from here on.
 //
-// The engine's bytes are forwarded unchanged, but in whole events, so that an error
-// frame never lands inside one. The end mark is kept until the engine's body has
+// The engine's bytes are forwarded unchanged but for numbers that are no JSON, and in
+// whole events, so that an error frame never lands inside one. The end mark is kept until the engine's body has
 // ended, so that both go out in one write.
 type eventStream struct {
 	request *proxyRequest
@@ -213,7 +214,8 @@ func (s *eventStream) forward() {
 	if !r.Events {
 		// an engine's error, or that of an answer that cannot be streamed, is sent as a frame: the head has been sent
 		p.reason = "engine_answered"
-		s.endWithError(p.attempt.reply.StreamError(p.req.endpoint.Path, p.a.o.Now()))
+		path := p.req.endpoint.Path
+		s.endWithError(answer.NameServed(p.attempt.reply.StreamError(path, p.a.o.Now()), path, p.req.fn.Snapshot().Model))
 		return
 	}
 	if s.mark != nil {
@@ -300,6 +302,9 @@ func (s *eventStream) pass(p []byte) {
 	}
 	if s.seen.Doubled {
 		s.out = openai.SingleData(s.out)
+	}
+	if !s.oversized { // a part of an event may begin within a string
+		s.out = openai.StandardData(s.out)
 	}
 	if s.seen.Failed && !failed {
 		s.out = openai.FrameErrors(s.out, s.request.req.endpoint.Path, openai.NextSequence(s.out, s.sequence))

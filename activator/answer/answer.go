@@ -163,6 +163,9 @@ func Ask(ctx context.Context, engines Sender, out *upstream.Request, want Want, 
 		return r.readStream(&want)
 	}
 	r = r.readWhole(maxWholeAnswer)
+	if r.End && r.Encoding == "" && (IsJSON(res) || beginsObject(r.Begin)) {
+		r.Begin = openai.StandardJSON(r.Begin)
+	}
 	if r.Events = want.Whole && r.Err == nil && IsSuccess(res.Status) && r.Encoding == "" && beginsEvents(r.Begin); r.Events {
 		return r.readStream(&want)
 	}

@@ -98,6 +98,8 @@ func TestError(t *testing.T) {
 		{404, `{"detail":"The model x does not exist"}`, "not_found", "The model x does not exist"},
 		{404, `{"error":{"message":"Not Found"}}`, "not_found", "Not Found"},
 		{404, `{"error":{"code":404,"message":"File Not Found"}}`, "unknown_endpoint", "The engine of this model does not serve /v1/score: File Not Found"},
+		{404, `{"error":{"message":"Not Found: /v1/score","code":"unknown_endpoint"}}`, "unknown_endpoint", "The engine of this model does not serve /v1/score: Not Found"},
+		{404, `{"error":{"message":"Not Found: /data/score"}}`, "not_found", "Not Found: /data/score"},
 		{418, "teapot", "invalid_request", "teapot"},
 	} {
 		a := Answer{Response: &upstream.Response{Status: x.status}, Begin: []byte(x.body), End: true}

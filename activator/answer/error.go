@@ -21,17 +21,35 @@ func (a *Answer) Error(path string, now time.Time) *openai.Error {
 		status = 502
 	}
 	e := openai.EngineError(status, up.Header, a.Begin, now)
+	words, namesPath := strings.CutSuffix(e.Message, ": "+path)                                // as ember's
 	isText := bytes.Contains(bytes.ReplaceAll(a.Begin, []byte(" "), nil), []byte(`"error":"`)) // as Spring's
-	if (up.Status == 404 || up.Status == 405) && isBareStatus(e.Message, e.JSON == nil || isText) || isUnexpected(e.Message) {
+	if (up.Status == 404 || up.Status == 405) && isBareStatus(words, e.JSON == nil || isText || namesPath) || isUnexpected(e.Message) {
 		e.JSON = nil
 		e.Code, e.Type = openai.UnknownEndpoint, "invalid_request_error"
-		e.Message = "The engine of this model does not serve " + path + ": " + e.Message
+		e.Message = "The engine of this model does not serve " + path + ": " + words
 		if up.Status != 405 {
 			e.Status = 404
 		}
 	} else if up.Status == 401 { // thaw has checked the client's key, and passes none on
 		e.JSON = nil
 		e.Message = "The engine of this model asks for a key of its own: " + e.Message + " (start it without one, such as without --api-key)"
+	}
+	return e
+}
+
+// NameServed adds to the error of a path that an engine does not have what the model answers, as far
+// as its model file tells.
+func NameServed(e *openai.Error, path string, m *functions.Model) *openai.Error {
+	if e.Code != openai.UnknownEndpoint || m == nil {
+		return e
+	}
+	switch {
+	case len(m.Spec.Serves) > 0:
+		e.Message += " (its model file says serves: " + strings.Join(strings.Fields(fmt.Sprint(m.Spec.Serves)), ", ") + ")"
+	case m.Spec.Engine == functions.EngineEmber:
+		e.Message += " (it serves /v1/chat/completions, /v1/completions and /v1/embeddings)"
+	case path != "/v1/chat/completions":
+		e.Message += " (most engines serve /v1/chat/completions)"
 	}
 	return e
 }

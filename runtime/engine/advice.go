@@ -5,12 +5,21 @@ import "regexp"
 // escapes are the sequences that colour a terminal's text.
 var escapes = regexp.MustCompile(`\x1b\[[\d;?]*[A-Za-z]`)
 
+// What helps against too little GPU memory: the share that thaw gives the engine comes from the model file.
+const (
+	needLess = "a shorter context, fewer requests at once, a quantised variant or more GPUs need less; " +
+		"`thaw init SOURCE` works out what the model needs"
+	shareAdvice = "resources.gpuMemory in the model file sets that share of the GPU, unless its args name the flag " +
+		"(--gpu-memory-utilization of vllm, --mem-fraction-static of sglang)"
+)
+
 // advices are what helps against causes whose own words do not tell.
 var advices = []struct {
 	pattern *regexp.Regexp
 	text    string
 }{
-	{regexp.MustCompile(`^out of GPU memory|too little memory for the KV cache|ErrorOutOfDeviceMemory|allocate (?:\w+ )?buffer|memory allocation .*failed`), "a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs"},
+	{regexp.MustCompile(`(?i)memory\b.*(?:gpu[ _]memory[ _]utiliz|--mem-fraction-static)`), shareAdvice + "; " + needLess},
+	{regexp.MustCompile(`^out of GPU memory|too little memory for the KV cache|ErrorOutOfDeviceMemory|allocate (?:\w+ )?buffer|memory allocation .*failed`), needLess},
 	{regexp.MustCompile(`(?i)no kernel image|HIP error: invalid device function|not supported in this architecture|unsupported gpu arch|option 'gpu-name'|unsupported toolchain|compute capability below`), "this build of the engine does not know the GPU, or its driver is too old: install the build that is made for them"},
 	{regexp.MustCompile(`is not supported \(known: |quantized weights are not supported|has neither model\.safetensors nor`), "engine: vllm or another engine may read it; ember reads Llama and Qwen2 in model.safetensors or its shards"},
 	{regexp.MustCompile(`[^_]config\.json: no such file|(?:not appear to have a file named|No such file or directory: '[^']*)[ /]config\.json`), "copy config.json and the tokenizer beside the weights, or name the folder that has them as the source"},

@@ -20,3 +20,19 @@ func TestAdviceOnFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestAdviceOnShares: a cause that asks for another share of the GPU names the key of the model file;
+// a wrong flag and the host's memory do not.
+func TestAdviceOnShares(t *testing.T) {
+	for cause, want := range map[string]bool{
+		"RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: 0.2":           true,
+		"ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`":               true,
+		"bad args in the model file: unrecognized arguments: --mem-fraction-static 0.5":                               false,
+		"bad args in the model file: unrecognized arguments: --gpu_memory_utilization":                                false,
+		"out of memory: Available memory on node 0 is less than desired: decrease `--gpu-memory-utilization`, on CPU": false,
+	} {
+		if got := strings.Contains(advise(cause), "(resources.gpuMemory in the model file sets that share"); got != want {
+			t.Errorf("%s: %s", cause, advise(cause))
+		}
+	}
+}

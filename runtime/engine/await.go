@@ -17,8 +17,11 @@ import (
 // are sent beside it, because a half-loaded engine may have lost it.
 const healthSlow = 2 * time.Second
 
-// Health is nil when the health path answers 2xx. One redirect on the same host and port
-// is followed.
+// modelsPath is the list of models of OpenAI's API.
+const modelsPath = "/v1/models"
+
+// Health is nil when the health path answers 2xx, or the list of models of an engine that may have
+// no health path. One redirect on the same host and port is followed.
 func (c *Client) Health(ctx context.Context) error {
 	path := c.health
 	_, err := c.do(ctx, http.MethodGet, path, nil, 4<<10)
@@ -27,6 +30,10 @@ func (c *Client) Health(ctx context.Context) error {
 		if to := c.redirect(path, se); to != "" {
 			path = to
 			_, err = c.do(ctx, http.MethodGet, path, nil, 4<<10)
+		} else if c.mayLackHealth(se) {
+			if _, other := c.do(ctx, http.MethodGet, modelsPath, nil, maxProbeAnswer); other == nil {
+				path, err = modelsPath, nil
+			}
 		}
 	}
 	switch {
@@ -38,6 +45,13 @@ func (c *Client) Health(ctx context.Context) error {
 		c.unanswered(path, err)
 	}
 	return err
+}
+
+// mayLackHealth reports whether the engine may have no health path, so that its list of models shows
+// that it listens: the model file names no path, and a request for a token shows that it generates.
+func (c *Client) mayLackHealth(se *StatusError) bool {
+	return c.engine == functions.EngineCommand && c.health == functions.DefaultHealth && len(c.probes) > 0 &&
+		(se.Status == http.StatusNotFound || se.Status == http.StatusMethodNotAllowed)
 }
 
 // healthHint is what a model file says about a health path that is answered so.

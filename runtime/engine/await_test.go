@@ -61,6 +61,13 @@ func TestAwaitRudeEngines(t *testing.T) {
 		{"a wrong path", func(c net.Conn, _ *http.Request, _ int64, _ time.Duration) {
 			say(c, "404 Not Found", "Content-Type: text/html\r\n", "<h1>Not Found</h1>")
 		}, 30 * time.Second, false, "/health answered HTTP 404: <h1>Not Found</h1>"},
+		{"no health path", func(c net.Conn, r *http.Request, _ int64, _ time.Duration) {
+			if r.URL.Path == "/v1/models" {
+				say(c, "200 OK", "Content-Type: application/json\r\n", `{"object":"list","data":[]}`)
+				return
+			}
+			say(c, "405 Method Not Allowed", "", "")
+		}, time.Second, true, "/v1/models answered 2xx"},
 		{"no HTTP", func(c net.Conn, _ *http.Request, _ int64, _ time.Duration) {
 			c.Write([]byte("SSH-2.0\r\n"))
 			c.Close()
@@ -118,5 +125,35 @@ func TestHintsOfCommands(t *testing.T) {
 	const refused = "no answer: nothing listens on 127.0.0.1:1, which it was given as its address"
 	if err := e.Health(t.Context()); !ConnectionRefused(err) || e.LastAnswer() != refused {
 		t.Errorf("%v; %s", err, e.LastAnswer())
+	}
+}
+
+// TestHealthOfModelsList: the list of models stands in for the health path of a command engine alone,
+// where the model file names none and the probe of a token follows, and for no other answer.
+func TestHealthOfModelsList(t *testing.T) {
+	for _, x := range []struct {
+		command Command
+		status  string
+		healthy bool
+	}{
+		{Command{}, "404 Not Found", true},
+		{Command{}, "503 Service Unavailable", false},
+		{Command{}, "401 Unauthorized", false},
+		{Command{Health: "/ready"}, "404 Not Found", false},
+		{Command{Engine: functions.EngineVLLM}, "404 Not Found", false},
+		{Command{Probe: functions.Probe{None: true}}, "404 Not Found", false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, _ := rudeClient(t, x.command, func(c net.Conn, r *http.Request) {
+				if r.URL.Path == "/v1/models" {
+					say(c, "200 OK", "", `{"data":[]}`)
+					return
+				}
+				say(c, x.status, "", "")
+			})
+			if err := e.Health(t.Context()); (err == nil) != x.healthy {
+				t.Errorf("%+v behind %s: %v", x.command, x.status, err)
+			}
+		})
 	}
 }

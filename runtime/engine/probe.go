@@ -12,6 +12,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -117,7 +118,7 @@ func (c *Client) Token(ctx context.Context) error {
 		if ctx.Err() != nil || ConnectionRefused(err) {
 			return err
 		}
-		if w := weighError(err); w > weight {
+		if w := c.weighError(err); w > weight {
 			worst, last, weight = err, c.LastAnswer(), w
 		}
 		if c.busy(err) {
@@ -148,17 +149,38 @@ func (c *Client) probeHint(se *StatusError) string {
 		return ""
 	case se.Denied():
 		return " (thaw sends no key: start the engine without one)"
+	case c.lacksName(se):
+		return " (the engine knows no model of the name `" + c.name + "`, which requests have: give it that name by a flag of its own in args, " +
+			"such as --served-model-name {name} or --alias {name}, or name this model as the engine does)"
 	}
 	return " (in the model file serves names its endpoints, probe: {path, body} a request that it answers, and probe: none asks for nothing)"
 }
 
+// unknownWords are an engine's words for a model that it does not have.
+var unknownWords = regexp.MustCompile(`(?i)not found|not exist|no such model|unknown model|not loaded|not available|invalid model`)
+
+// lacksName reports whether the engine answers that it has no model of the name that requests have.
+func (c *Client) lacksName(se *StatusError) bool {
+	if se.Status >= 500 || !unknownWords.MatchString(se.Body) {
+		return false
+	}
+	for word := range strings.FieldsFuncSeq(se.Body, func(r rune) bool { return strings.ContainsRune(" /:,;\"'`()[]", r) }) {
+		if strings.TrimRight(word, ".!?") == c.name {
+			return true
+		}
+	}
+	return false
+}
+
 // weighError orders the errors of endpoints: from the answers of one that the engine does
 // not have to those of one that does not work yet.
-func weighError(err error) int {
+func (c *Client) weighError(err error) int {
 	var se *StatusError
 	switch {
 	case !errors.As(err, &se):
 		return 3
+	case c.lacksName(se):
+		return 2
 	case se.Status == http.StatusNotFound || se.Status == http.StatusMethodNotAllowed || se.Status == http.StatusNotImplemented:
 		return 0
 	case se.Denied():

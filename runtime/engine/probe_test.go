@@ -147,3 +147,37 @@ func TestProbeBusyForLong(t *testing.T) {
 		}
 	})
 }
+
+// TestProbeOfUnknownName: of an engine that refuses the model's name the last answer tells how it gets
+// that name, whatever it answers on the paths that it lacks.
+func TestProbeOfUnknownName(t *testing.T) {
+	const hint = " (the engine knows no model of the name `m`, which requests have: give it that name by a flag of its own in args, such as " +
+		"--served-model-name {name} or --alias {name}, or name this model as the engine does)"
+	for _, x := range []struct {
+		status, body string
+		unknown      bool
+	}{
+		{"404 Not Found", `{"error":"Repository Not Found for url: https://hub/api/models/m."}`, true},
+		{"404 Not Found", `{"error":{"message":"model 'm' not found"}}`, true},
+		{"400 Bad Request", "{\"error\":{\"message\":\"The model `m` does not exist.\"}}", true},
+		{"404 Not Found", `{"error":{"message":"model 'm-large' not found"}}`, false},
+		{"404 Not Found", `{"detail":"Not Found"}`, false},
+		{"422 Unprocessable Entity", `{"detail":"m: no template"}`, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e, _ := rudeClient(t, Command{}, func(c net.Conn, r *http.Request) {
+				if r.URL.Path == "/v1/completions" {
+					say(c, x.status, "", x.body)
+					return
+				}
+				say(c, "404 Not Found", "", "nothing here")
+			})
+			err := e.Token(t.Context())
+			last := e.LastAnswer()
+			named := strings.HasPrefix(last, "/v1/completions answered HTTP ") && strings.HasSuffix(last, hint)
+			if err == nil || named != x.unknown || !x.unknown && strings.Contains(last, "knows no model") {
+				t.Errorf("%s %s: %s", x.status, x.body, last)
+			}
+		})
+	}
+}
