@@ -170,8 +170,7 @@ func TestValues(t *testing.T) {
 			"Deployment thaw-system/thaw-activator", []string{"affinity:\n        podAntiAffinity:\n          x: zone", "team: infra", "sidecar.istio.io/inject: \"false\"", "name: GOMEMLIMIT", "name: POD_NAMESPACE"}, nil},
 		{"where the loaders are", "loader: {affinity: {nodeAffinity: {x: on-demand}}, podAnnotations: {a/b: c}}",
 			"DaemonSet thaw-system/thaw-loader", []string{"affinity:\n        nodeAffinity:\n          x: on-demand", "a/b: c"}, nil},
-		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
-		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
+		{"no right to change nodes", "", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
 		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
 		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s", "key: metrics-token"}, nil},
 		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics", "key: metrics-token"}, nil},
@@ -196,8 +195,7 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
-	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: "+
-		"false}\npodPolicy: {enabled: false}")
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\npodPolicy: {enabled: false}")
 	if err != nil {
 		t.Fatal(err)
 	}

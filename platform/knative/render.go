@@ -30,11 +30,10 @@ const (
 	AutoscalerClass = "thaw.dev"
 	IngressClass    = "thaw.ingress.networking.knative.dev"
 
-	ClassAnnotation        = "autoscaling.knative.dev/class"
-	IngressAnnotation      = "networking.knative.dev/ingress.class"
-	ModelAnnotation        = "thaw.dev/model"         // on the Service: the whole model file, as JSON
-	ModelLabel             = "thaw.dev/model"         // on Service and pods: the model's name
-	CachedModelsAnnotation = "thaw.dev/cached-models" // on nodes: the models in memory and on disk
+	ClassAnnotation   = "autoscaling.knative.dev/class"
+	IngressAnnotation = "networking.knative.dev/ingress.class"
+	ModelAnnotation   = "thaw.dev/model" // on the Service: the whole model file, as JSON
+	ModelLabel        = "thaw.dev/model" // on Service and pods: the model's name
 
 	minAnnotation      = "autoscaling.knative.dev/min-scale"
 	maxAnnotation      = "autoscaling.knative.dev/max-scale"

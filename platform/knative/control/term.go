@@ -225,11 +225,6 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 	if t.hints != nil {
 		parts = append(parts, t.hints.Run)
 	}
-	if t.c.o.AnnotateNodes {
-		annotator := &cacheAnnotator{kube: t.c.kube, nodes: t.c.core.Core().V1().Nodes().Lister(), models: t.catalog.ModelSources,
-			stores: t.cluster.Stores, log: t.log}
-		parts = append(parts, annotator.Run)
-	}
 	return parts
 }
 
