@@ -19,7 +19,7 @@ func TestLargeModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret, Log: w.logger()})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Log: w.logger()})
 		publish := func(team, model string, edit func(*functions.Model)) functions.Name {
 			f := ready(functions.Name{Team: team, Name: model})
 			f.Model = functions.NewModel()
@@ -133,7 +133,7 @@ func TestUpdateParts(t *testing.T) {
 
 // TestOtherProtocol: a peer of another protocol gets an error that names ours.
 func TestOtherProtocol(t *testing.T) {
-	addr := listen(t, NewHub(HubOptions{Token: secret}))
+	addr := listen(t, NewHub(HubOptions{Tokens: tokens(secret)}))
 	for what, c := range map[string]struct {
 		method, content string
 		plain           bool // HTTP/2
@@ -168,7 +168,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret, Log: w.logger()})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Log: w.logger()})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
 		<-a.Synced()

@@ -49,7 +49,7 @@ func TestCertificates(t *testing.T) {
 				t.Fatal(err)
 			}
 			joined := make(chan string, 1)
-			h := NewHub(HubOptions{Token: secret, Joined: func(_ Kind, id string) { joined <- id }})
+			h := NewHub(HubOptions{Tokens: tokens(secret), Joined: func(_ Kind, id string) { joined <- id }})
 			config := mtls.Server(func() (*mtls.Identity, error) { return ours[NameController], nil }, NameActivator, NameLoader)
 			if newest := config.GetConfigForClient; c.former { // it offers HTTP/1 only
 				config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

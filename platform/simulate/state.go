@@ -124,11 +124,11 @@ func (s *State) begin() {
 	l.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: s.epoch, Catalog: &s.catalog, Policy: s.c.Policy,
 		Progress: progress, Foresight: s.newForesight(),
-		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
+		Event: func(e functions.Event) {
 			if !l.superseded() { // a replaced instance reports events that do not happen
 				s.event(&e)
 			}
-		}},
+		},
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(l)
