@@ -11,6 +11,24 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement/victims"
 )
 
+// Decide plans the actions for the world w at now. The same world and the same time
+// give the same plan.
+func (p Policy) Decide(w World, now Instant) Plan {
+	planner := p.Planner()
+	planner.decision.log = nil
+	planner.slab = make([]functionEntry, len(w.Functions))
+	for _, n := range w.Nodes {
+		planner.NodeChanged(n)
+	}
+	planner.Teams(w.Teams)
+	for _, f := range w.Functions {
+		if !f.resting(now) {
+			planner.FunctionChanged(f)
+		}
+	}
+	return planner.Plan(now)
+}
+
 // resting reports whether planning can skip f: it has no replicas and no demand. Most
 // functions rest, so this must be cheap.
 func (f *Function) resting(now Instant) bool {

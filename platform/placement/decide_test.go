@@ -10,31 +10,6 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
 )
 
-// World is the state of nodes, functions and teams. Decide only reads it.
-type World struct {
-	Nodes     []*Node
-	Functions []*Function
-	Teams     map[string]Team
-}
-
-// Decide plans the actions for the world w at now. The same world and the same time
-// give the same plan.
-func (p Policy) Decide(w World, now Instant) Plan {
-	planner := p.Planner()
-	planner.decision.log = nil
-	planner.slab = make([]functionEntry, len(w.Functions))
-	for _, n := range w.Nodes {
-		planner.NodeChanged(n)
-	}
-	planner.Teams(w.Teams)
-	for _, f := range w.Functions {
-		if !f.resting(now) {
-			planner.FunctionChanged(f)
-		}
-	}
-	return planner.Plan(now)
-}
-
 const gib = functions.Bytes(1 << 30)
 
 func name(s string) functions.Name {

@@ -29,12 +29,12 @@
 //   - A sleeping replica holds host memory and no GPU; it wakes only onto free GPUs,
 //     and is the first to leave if the host is short of something.
 //
-// # Planner
+// # Decide and Planner
 //
-// A Planner gets the changes and caches the rest: rooms with their free resources, the
-// evictable replicas of each, the missing replicas of each function, when it is due again.
-// A test compares it after random steps with a Planner that is used once, so what it
-// caches affects cost only.
+// Decide plans a World from scratch. A Planner gets the changes and caches the rest:
+// rooms with their free resources, the evictable replicas of each, the missing replicas
+// of each function, when it is due again. Decide is a Planner used once, and a test
+// compares the two after random steps, so the incremental one affects cost only.
 //
 // A plan has four steps. Nodes whose lease has ended are lost. Functions that were
 // touched, are due, or got an action in the last plan are scaled: surplus replicas

@@ -10,9 +10,9 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement/explain"
 )
 
-// Planner plans incrementally: it caches what it derived from unchanged functions and nodes,
-// so the cost of a plan depends on the changes. A plan equals the one that a new Planner
-// makes of the same nodes, functions and teams.
+// Planner is an incremental Policy.Decide: it caches what it derived from unchanged
+// functions and nodes, so the cost of a plan depends on the changes. A plan equals
+// the one that Decide makes of the same world.
 //
 // It has no clock, goroutine or lock, and is not safe for concurrent use. It keeps the
 // pointers it is given and reads them when it plans. Their owner may change them

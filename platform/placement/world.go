@@ -67,6 +67,13 @@ var DefaultPolicy = Policy{
 	LowSlice: 15 * time.Minute,
 }
 
+// World is the state of nodes, functions and teams. Decide only reads it.
+type World struct {
+	Nodes     []*Node
+	Functions []*Function
+	Teams     map[string]Team
+}
+
 // Node is a host that can hold replicas.
 type Node struct {
 	ID         string
