@@ -137,7 +137,7 @@ type Host struct {
 // Path is one rule of a host.
 type Path struct {
 	Prefix  string            // of the request's path; "" matches all
-	Headers map[string]string // exact values that the request must have
+	Headers map[string]string // exact values that the request must have; here and in Append names are canonical
 	Rewrite string            // Host of the forwarded request; "": the client's
 	Append  map[string]string // header fields to set
 	Splits  []Split
