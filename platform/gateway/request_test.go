@@ -101,8 +101,8 @@ func TestProbe(t *testing.T) {
 	w := newWorld(t, nil)
 	w.act.Publish(newModel("rev-1", "mine", true))
 	w.g.SetTable(&controlstream.Table{Hosts: []controlstream.Host{{Name: "a.example.com", Paths: []controlstream.Path{
-		{Splits: []controlstream.Split{{Function: functionName("rev-1")}}},
 		{Headers: map[string]string{"K-Network-Hash": "override"}, Append: map[string]string{"K-Network-Hash": "abc"}, Splits: []controlstream.Split{{Function: functionName("rev-1")}}},
+		{Splits: []controlstream.Split{{Function: functionName("rev-1")}}},
 	}}}})
 	for _, c := range []struct {
 		hash   string

@@ -141,7 +141,7 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: c.o.NewForesee(), Ledger: ledger, Log: t.log,
-		Hooks: orchestrator.Hooks{Event: t.onEvent},
+		Event: t.onEvent,
 	})
 }
 
