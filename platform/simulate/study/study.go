@@ -274,8 +274,8 @@ func (r *studyRun) need(policy int) Need {
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {
-		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, functions.GPUCount(s.High), g,
-			Seconds(n.P99))
+		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy,
+			functions.GPUCount(s.High), g, Seconds(n.P99))
 	}
 	verb := "are"
 	if n.GPUs == 1 {
