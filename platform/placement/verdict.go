@@ -54,7 +54,7 @@ func (a *attempt) refuse(f *Function) bool {
 	case over:
 		a.verdict = Verdict{Code: CodeQuota,
 			Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, functions.GPUCount(quota.Max)),
-			ETA: a.estimateWait(f, true)}
+			ETA:     a.estimateWait(f, true)}
 	default:
 		a.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + a.world.missingText(f) + " is idle", ETA: a.estimateWait(f, false)}
 	}
