@@ -54,7 +54,7 @@ func (d Document) parts() (kind string, name functions.Name, value any) {
 	case d.Composition != nil:
 		return functions.KindComposition, d.Composition.FullName(), d.Composition
 	case d.Team != nil:
-		return functions.KindTeam, functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}, d.Team
+		return functions.KindTeam, d.Team.FullName(), d.Team
 	case d.Model != nil:
 		return functions.KindModel, d.Model.FullName(), d.Model
 	}
@@ -225,45 +225,41 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		}
 	}
 	doc := newDocument(d.file, body)
+	read := func(head *functions.Head, document any) {
+		head.APIVersion = "" // to be said
+		d.value(body, reflect.ValueOf(document).Elem(), "")
+		head.Dir, head.Origin = filepath.Dir(d.file), doc.origin()
+	}
 	var problems []functions.Problem
 	switch d.kind {
 	case functions.KindModel:
 		model := functions.NewModel()
-		model.APIVersion = "" // to be said
-		d.value(body, reflect.ValueOf(model).Elem(), "")
+		read(&model.Head, model)
 		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
 			model.Spec.Health = functions.DefaultHealth
 		}
-		model.Dir, model.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Model, problems = model, functions.Validate(model)
 	case functions.KindRouter:
 		router := functions.NewRouter()
-		router.APIVersion = ""
-		d.value(body, reflect.ValueOf(router).Elem(), "")
+		read(&router.Head, router)
 		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
-		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		if d.Examples && !d.spoils("spec.intents") && !anyBelow(problems, "spec.intents") {
 			problems = append(problems, d.readExamples(router)...)
 		}
 	case functions.KindRemote:
 		remote := functions.NewRemote()
-		remote.APIVersion = ""
-		d.value(body, reflect.ValueOf(remote).Elem(), "")
+		read(&remote.Head, remote)
 		remote.Spec.Allow = cmp.Or(remote.Spec.Allow, functions.DataPublic) // an empty class ranks as secret
-		remote.Dir, remote.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Remote, problems = remote, functions.ValidateRemote(remote, d.Plain)
 	case functions.KindComposition:
 		composition := functions.NewComposition()
-		composition.APIVersion = ""
-		d.value(body, reflect.ValueOf(composition).Elem(), "")
+		read(&composition.Head, composition)
 		composition.Spec.SetDefaults()
-		composition.Origin = doc.origin()
 		doc.Composition, problems = composition, functions.ValidateComposition(composition)
 	case functions.KindTeam:
 		team := new(functions.Team)
-		d.value(body, reflect.ValueOf(team).Elem(), "")
-		team.Origin = doc.origin()
+		read(&team.Head, team)
 		doc.Team, problems = team, functions.ValidateTeam(team)
 	default:
 		message := "a kind is needed"
