@@ -79,7 +79,7 @@ func TestAdviceOfEngines(t *testing.T) {
 		retry             bool
 		seconds           int
 	}{
-		{429, "", "2500", "", true, 3}, {429, "4", "2500", "", true, 3}, {429, "4", "x", "", true, 4}, {429, "0", "2500", "", true, 3}, {429, "", "0", "", true, 1}, {429, "", "-5", "", true, 1},
+		{429, "", "2500", "", true, 3}, {429, "4", "2500", "", true, 3}, {429, "4", "x", "", true, 4}, {429, "0", "2500", "", true, 3}, {429, "4", "0", "", true, 4}, {429, "4", "-5", "", true, 4}, {429, "4", "NaN", "", true, 4}, {429, "", "0", "", true, 1}, {429, "", "-5", "", true, 1},
 		{429, "", "x", "", true, 1}, {429, "", "NaN", "", true, 1}, {500, "", "1500", "", true, 2}, {500, "", "x", "", false, 0}, {500, "", "", "true", true, 1},
 		{500, "", "", "yes", false, 0}, {500, "5", "", "false", false, 0}, {429, "5", "", "false", false, 0}, {429, "5", "", "true", true, 5}, {503, "", "", "", true, 1},
 	} {
@@ -135,6 +135,7 @@ func TestWordsOfErrors(t *testing.T) {
 		{`{"error":{"message":"m","type":"` + strings.Repeat("é", 65) + `","code":"` + strings.Repeat("é", 65) + `","param":"` + strings.Repeat("é", 65) + `"}}`, "m", strings.Repeat("é", 64), strings.Repeat("é", 64), strings.Repeat("é", 64)},
 		{`{"error":{"message":"m","type":"x` + strings.Repeat("é", 64) + `","code":"` + strings.Repeat("c", 128) + `"}}`, "m", "x" + strings.Repeat("é", 63), strings.Repeat("c", 128), ""},
 		{`{"message":"` + strings.Repeat("é", maxWords) + `"}`, strings.Repeat("é", maxWords/2), "server_error", "internal_error", ""},
+		{strings.Repeat("a", 2*maxWords) + strings.Repeat("\xff", maxWords), strings.Repeat("a", maxWords), "server_error", "internal_error", ""}, // what is cut off does not count
 		{strings.Repeat("a", 3*maxWords), strings.Repeat("a", maxWords), "server_error", "internal_error", ""},
 	} {
 		e := EngineError(500, nil, []byte(x.in), time.Time{})

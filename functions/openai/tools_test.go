@@ -45,6 +45,7 @@ func TestCheckTools(t *testing.T) {
 		{"behind an inner property", chat(`{"properties":{"inner":{}},"maxProperties":70000}`), llama, []string{"`content`"}},
 		{"no property", `"tools":[{"name":"f","input_schema":{"maxLength":70000}}]`, llama, []string{"The tool `f` has maxLength 70000"}},
 		{"no name", `"tools":[{"input_schema":{"maxLength":70000}}]`, llama, []string{"A tool has maxLength 70000"}},
+		{"two lists", `"tools":[{"name":"f","maxLength":70000}],"functions":[{"name":"g","maxLength":70001}]`, llama, []string{"`g`", "70001"}},
 		{"an object", `"tools":{"name":"f","maxLength":70000}`, llama, []string{"`f`"}},
 
 		{"none", chat(long) + `,"tool_choice":"none"`, llama, nil},
