@@ -51,9 +51,18 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
 		}
 	}
+	for code, status := range map[string]int{"context_length_exceeded": 400, "invalid_prompt": 400, "invalid_value": 400, "content_policy_violation": 400,
+		"invalid_api_key": 401, "model_not_found": 404, "rate_limit_exceeded": 429, "insufficient_quota": 429} {
+		for errType, want := range map[string]int{"t": status, "api_error": 500} {
+			e, stated := Failure([]byte(`data: {"error":{"message":"x","type":"` + errType + `","code":"` + code + `"}}` + "\n"))
+			if e == nil || e.Status != want || !stated || e.ShouldRetry() != (want == 429 && code[0] == 'r') {
+				t.Errorf("%s of type %s: %+v, stated %v", code, errType, e, stated)
+			}
+		}
+	}
 	for errType, status := range map[string]int{"invalid_request_error": 400, "BadRequestError": 400, "authentication_error": 401, "permission_error": 403,
 		"not_found_error": 404, "NotFoundError": 404, "request_too_large": 413, "rate_limit_error": 429, "insufficient_quota": 429, "server_error": 500,
-		"api_error": 500, "InternalServerError": 500, "internal_error": 500, "overloaded_error": 529} {
+		"api_error": 500, "InternalServerError": 500, "internal_error": 500, "overloaded_error": 529, "validation": 422, "template_error": 422, "tool_error": 422, "overloaded": 429} {
 		if e, stated := Failure([]byte(`data: {"error":{"message":"x","type":"` + errType + `"}}` + "\n")); e == nil || e.Status != status || !stated {
 			t.Errorf("%s: %+v, stated %v", errType, e, stated)
 		}

@@ -50,7 +50,7 @@ func TestEdges(t *testing.T) {
 	add("dimensions", "1", "0", "65536", "65537")
 	add("max_tokens max_completion_tokens max_output_tokens", "-1", "-2", "2147483647", "2147483648", "0", `"0"`)
 	add("priority", "0", "1")
-	add("logit_bias", "{"+tooMany(300, `"1":1`)+"}", "{"+tooMany(301, `"1":1`)+"}")
+	add("logit_bias", "{"+tooMany(300, `"1":1`)+"}", "{"+tooMany(301, `"1":1`)+"}", "[ ]", "[1]", "{}", "1", "{}", `"a"`, "{}", "true")
 	add("stop stop_sequences", listOf(16, `"a"`), listOf(17, `"a"`), textOf(4096), textOf(4097), `"a"`, `{"a":1}`)
 	add("stop_token_ids allowed_token_ids bad_words", listOf(1024, "1"), listOf(1025, "1"), "[]", "1")
 	add("guided_regex regex", textOf(514), textOf(515), `"a{1000}"`, `"a{1001}"`, `"a"`, "1")
@@ -63,7 +63,7 @@ func TestEdges(t *testing.T) {
 	add("documents query queries text_1 text_2 data_1 data_2 items inputs texts input prompt",
 		listOf(2048, `"a"`), listOf(2049, `"a"`), listOf(3000, "1"), "["+strings.Repeat(`"a",`, 2048)+"1]",
 		listOf(2049, "0"), listOf(2049, `[9]`), listOf(2049, "9"), listOf(2049, `{}`),
-		`{"content":`+listOf(2048, `"a"`)+"}", `{"content":`+listOf(2049, `"a"`)+"}")
+		`{"content":`+listOf(2048, `"a"`)+"}", `{"content":`+listOf(2049, `"a"`)+"}", "{"+tooMany(2049, `"a":1`)+"}", `{"a":{"b":`+listOf(2049, `"a"`)+"}}")
 	schemas := "response_format structured_outputs structural_tag text json_schema guided_json guided_choice guided_grammar grammar ebnf"
 	add(schemas, `{"a":`+textOf(65530)+"}", `{"a":`+textOf(65531)+"}")
 	add("tools functions", `[{"a":`+textOf(262136)+"}]", `[{"a":`+textOf(262137)+"}]")
@@ -72,6 +72,9 @@ func TestEdges(t *testing.T) {
 	for _, count := range strings.Fields("minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains") {
 		add(schemas+" tools functions", `{"`+count+`":65536}`, `{"`+count+`":65537}`, `{"x`+count+`":65537}`, `{"`+count+`":-1}`, `{"`+count+`":0}`, `{"`+count+`":0.5}`,
 			`{"`+count+`":9}`, `{"`+count+`":9e9}`)
+		for _, other := range []string{`"70000"`, `{"type":"integer"}`, "null", "[70000]", "true"} { // a property of that name
+			add(schemas+" tools functions", `{"`+count+`":`+other+`}`, `{"`+count+`":70000}`)
+		}
 	}
 	add(schemas+" tools functions", `{"pattern":`+textOf(514)+"}", `{"pattern":`+textOf(515)+"}", `{"regex":`+textOf(514)+"}", `{"regex":`+textOf(515)+"}",
 		`{"patternProperties":{`+textOf(514)+":1}}", `{"patternProperties":{`+textOf(515)+":1}}", `{"pattern":["(?=a)"]}`, `{"pattern":"(?=a)"}`)
@@ -129,6 +132,9 @@ func TestEdgesOfNames(t *testing.T) {
 		if e := peekAsLlama(`"` + key + `":1,"` + key + `":1`); e == nil || e.Param != want {
 			t.Errorf("the pointer of a key of %d bytes: %v", size, e)
 		}
+	}
+	if e := peekAsLlama(`"` + strings.Repeat("x", 41) + `_embeds":1`); e == nil || !strings.HasPrefix(e.Message, strings.Repeat("x", 40)+"… is not") {
+		t.Errorf("a long name that is not supported: %v", e)
 	}
 	// Words of a request in a message: whole up to 40 bytes, never half a character.
 	for name, want := range map[string]string{
