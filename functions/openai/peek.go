@@ -282,7 +282,7 @@ func (p *peeker) note(key []byte, at span, count int) error {
 		}
 		return p.checkMedia(key, v)
 	default:
-		if len(key) == 5 && strings.EqualFold(string(key), "model") {
+		if strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
 		return p.checkMember(key, v, count)

@@ -61,7 +61,7 @@ const maxLine = 1 << 20
 func (s *Stream) Pass(p []byte) []byte {
 	s.out = s.out[:0]
 	// Whole lines of which none is in question are not copied.
-	takes := s.TakeUsage && (len(s.line) > 0 || s.long || s.blank || len(p) == 0 || p[len(p)-1] != '\n' || maybeUsage(p))
+	takes := s.TakeUsage && (len(s.line) > 0 || s.blank || len(p) == 0 || p[len(p)-1] != '\n' || maybeUsage(p))
 	for rest := p; len(rest) > 0; {
 		i := bytes.IndexByte(rest, '\n')
 		whole := i >= 0
