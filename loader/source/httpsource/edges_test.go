@@ -31,6 +31,9 @@ func (b *trackedBody) Close() error {
 // answer is one of a server to a ranged GET.
 func answer(ctx context.Context, status int, body io.Reader, length int64, fields ...string) (*http.Response, *trackedBody) {
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://models.example/f", nil)
+	if body == nil {
+		body = http.NoBody
+	}
 	b := &trackedBody{Reader: body}
 	r := &http.Response{StatusCode: status, Header: http.Header{}, Body: b, ContentLength: length, Request: req}
 	for i := 0; i < len(fields); i += 2 {
@@ -67,7 +70,7 @@ func TestStatuses(t *testing.T) {
 		if e.Kind != want || e.Busy != busy || e.RetryAfter != after || e.Source != "s" || e.File != "f" ||
 			!strings.Contains(e.Detail, fmt.Sprint(status)) ||
 			strings.Contains(e.Error(), "other.example") != (status/100 == 3) || strings.Contains(e.Error(), "CANARY") ||
-			(e.Fix != "") != (status/100 == 3) {
+			(e.Fix != "") != (status/100 == 3 || status == 407 || want == source.Unavailable) {
 			t.Errorf("%d: %+v", status, e)
 		}
 		gone := GoneIsChanged(e)
