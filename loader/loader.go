@@ -109,8 +109,9 @@ type Loader struct {
 
 	counts counters
 
-	mu           sync.Mutex        // guards the fields below
-	skippedNotes map[string]string // by place: the note on files not staged that was logged last
+	mu           sync.Mutex           // guards the fields below
+	skippedNotes map[string]string    // by place: the note on files not staged that was logged last
+	silent       map[string]time.Time // by host: when it gave no listing in time, of at most maxLimiters
 	limiters     map[string]*rangelimit.Limiter
 	jobs         map[string]*stagingJob
 	closed       bool
@@ -131,7 +132,7 @@ func New(o Options) *Loader {
 	return &Loader{
 		o: o, buffers: &bufferPool{size: pieceSize, slots: slots},
 		links: rangelimit.NewLinkFile(o.Links), limiters: make(map[string]*rangelimit.Limiter),
-		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string),
+		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string), silent: make(map[string]time.Time),
 	}
 }
 

@@ -128,7 +128,7 @@ func TestServiceMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", maxMessage)
+	long := strings.Repeat("x", 500)
 	for message, want := range map[string]string{
 		"The blob is gone.\nRequestId:1\nTime:2": "The blob is gone", " a\tb ": "a b", long: long, long + "y": long + "…", "": "", "of sig=x": "", "of c2lnbmF0dXJl=": "",
 		"of c2lnbmF0dXJl%3D": "", "of SIGNED": "", "of abc": "of abc",

@@ -8,12 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
@@ -126,8 +123,6 @@ func unsupported(code string) bool {
 	return code == "FeatureNotSupported" || code == "UnsupportedHeader"
 }
 
-const maxMessage = 500
-
 // serviceMessage returns the first line of the message in the body of a refusal; ""
 // where there is none. A message that repeats the request's signature or token is left
 // out. The first line of AuthenticationErrorDetail follows, unless it holds a credential as the
@@ -170,33 +165,5 @@ func refusalMessage(r *http.Response, message func(body []byte) (string, error))
 	if err != nil {
 		return ""
 	}
-	// The lines that follow are an id and the time.
-	m, _, _ = strings.Cut(strings.TrimSpace(m), "\n")
-	m = strings.TrimSpace(strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
-		}
-		return c
-	}, m))
-	if holdsSecret(m, r.Request) {
-		return ""
-	}
-	if len(m) > maxMessage {
-		m = strings.ToValidUTF8(m[:maxMessage], "") + "…"
-	}
-	return strings.TrimSuffix(m, ".")
-}
-
-// holdsSecret reports whether text repeats the credential of a request.
-func holdsSecret(text string, req *http.Request) bool {
-	if strings.Contains(text, "sig=") {
-		return true
-	}
-	// SharedKey ACCOUNT:SIGNATURE, or Bearer TOKEN.
-	authorization := req.Header.Get("Authorization")
-	secrets := []string{authorization[strings.LastIndexAny(authorization, " :")+1:], req.Header.Get("X-Identity-Header")}
-	for _, signature := range req.URL.Query()["sig"] {
-		secrets = append(secrets, signature, url.QueryEscape(signature))
-	}
-	return slices.ContainsFunc(secrets, func(s string) bool { return s != "" && strings.Contains(text, s) })
+	return httpsource.CleanWords(m, r.Request)
 }

@@ -200,10 +200,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError returns the bucket's refusal of a request with one of these tokens. Its message
-// is dropped.
+// responseError returns the bucket's refusal of a request with one of these tokens.
 func responseError(r *http.Response, p bucketLocation, name string, shown *tokens) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	var body struct {
 		Error struct {
 			Errors []struct {
@@ -218,6 +217,12 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 		reason = body.Error.Errors[0].Reason
 		e.Detail += fmt.Sprintf(" %q", reason)
 	}
+	if r.StatusCode == 401 || r.StatusCode == 403 {
+		e.Detail += ", with " + shown.describe()
+	}
+	if words != "" {
+		e.Detail += ": " + words
+	}
 	switch r.StatusCode {
 	case 400:
 		e.Fix = "check the bucket's name and STORAGE_EMULATOR_HOST"
@@ -225,7 +230,6 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 			e.Fix = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
 		}
 	case 401, 403:
-		e.Detail += ", with " + shown.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
 	case 404:
 		e.Fix = "check bucket and prefix; names are case-sensitive"

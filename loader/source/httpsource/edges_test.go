@@ -31,6 +31,9 @@ func (b *trackedBody) Close() error {
 // answer is one of a server to a ranged GET.
 func answer(ctx context.Context, status int, body io.Reader, length int64, fields ...string) (*http.Response, *trackedBody) {
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://models.example/f", nil)
+	if body == nil {
+		body = http.NoBody
+	}
 	b := &trackedBody{Reader: body}
 	r := &http.Response{StatusCode: status, Header: http.Header{}, Body: b, ContentLength: length, Request: req}
 	for i := 0; i < len(fields); i += 2 {

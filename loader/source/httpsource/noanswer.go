@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -46,7 +47,7 @@ func tlsMistake(err error) (detail, fix string) {
 			by = fmt.Sprintf(" (%q)", functions.Clip(chain[len(chain)-1].Issuer.String()))
 		}
 		return "its certificate is from an authority that this machine does not know" + by,
-			"add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew"
+			"add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew" + unreadableRoots()
 	}
 	if h, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("its certificate is not for %q", functions.Clip(h.Host)), "use a name that is in the certificate"
@@ -58,6 +59,45 @@ func tlsMistake(err error) (detail, fix string) {
 		return "its certificate is not valid: " + c.Error(), "give the server one that is valid"
 	}
 	return "", ""
+}
+
+// caVariables name files with authorities beside the machine's, as other clients of the same
+// servers know them. SSL_CERT_FILE and SSL_CERT_DIR are those of crypto/x509.
+var caVariables = []string{"AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+
+// Roots returns the machine's authorities and those of the files that caVariables name; nil,
+// which is the machine's, without any.
+func Roots() *x509.CertPool {
+	var pool *x509.CertPool
+	for _, name := range caVariables {
+		pem, err := os.ReadFile(os.Getenv(name))
+		if err != nil {
+			continue // told with the mistake, if there is one
+		}
+		if pool == nil {
+			if pool, err = x509.SystemCertPool(); err != nil {
+				pool = x509.NewCertPool()
+			}
+		}
+		pool.AppendCertsFromPEM(pem)
+	}
+	return pool
+}
+
+// unreadableRoots names the variables whose files give no authority.
+func unreadableRoots() (out string) {
+	for _, name := range append([]string{"SSL_CERT_FILE"}, caVariables...) {
+		file := os.Getenv(name)
+		pem, err := os.ReadFile(file)
+		switch {
+		case file == "":
+		case err != nil:
+			out += fmt.Sprintf("; %s names %q: %v", name, functions.Clip(file), errors.Unwrap(err))
+		case !x509.NewCertPool().AppendCertsFromPEM(pem):
+			out += fmt.Sprintf("; %s names %q, which holds no certificate in PEM", name, functions.Clip(file))
+		}
+	}
+	return out
 }
 
 // cause describes in a few words why there was no answer.

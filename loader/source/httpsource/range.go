@@ -1,7 +1,6 @@
 package httpsource
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -193,7 +191,7 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 // own.
 func Status(r *http.Response, location, file string) *source.Error {
 	e := &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the server answered %d", r.StatusCode)}
-	if words := plainWords(r); words != "" {
+	if words := Words(r); words != "" {
 		e.Detail += ": " + words
 	}
 	switch code := r.StatusCode; {
@@ -214,26 +212,6 @@ func Status(r *http.Response, location, file string) *source.Error {
 		}
 	}
 	return e
-}
-
-// plainWords returns the reason that a server gives in a short plain text; "" for any other
-// body, and for one that may hold an address or a signature.
-func plainWords(r *http.Response) string {
-	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "text/plain" || r.StatusCode < 400 || r.Body == nil {
-		return ""
-	}
-	b, err := io.ReadAll(io.LimitReader(r.Body, 200))
-	r.Body = struct { // a source may look for a code of its own there
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(b), r.Body), r.Body}
-	words := strings.TrimSpace(string(b))
-	odd := func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("/=&?%+@", c) }
-	long := func(word string) bool { return len(word) > 30 }
-	if err != nil || len(b) == 200 || strings.ContainsFunc(words, odd) || slices.ContainsFunc(strings.Fields(words), long) {
-		return ""
-	}
-	return words
 }
 
 // GoneIsChanged turns "not found" about a listed file into a change.

@@ -403,7 +403,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 
 // responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	login, place := "set HF_TOKEN to a token that may read it", ""
 	if token != "" {
 		_, place = s.findToken()
@@ -421,7 +421,9 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "the hub asks for fewer requests: try again later"
 	case r.StatusCode >= 500:
 		e.Fix = "the hub has a problem, or what is between: try again later"
-	case r.StatusCode == 403 && code == "" && r.Header.Get("X-Error-Message") == "" && !isJSON(r):
+	case r.StatusCode == 403 && words != "": // such as a right that the token lacks
+		e.Fix = "if the repository is private or gated, " + login + "; else " + checkBetween
+	case r.StatusCode == 403 && code == "" && !isJSON(r):
 		e.Detail, e.Fix = "answered 403 and no reason of the hub's", checkBetween+"; if the repository is private "+login
 	case r.StatusCode == 429 && token == "":
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
@@ -443,6 +445,10 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "set HF_ENDPOINT to that server, if it is meant"
 	case e.Fix == "" && e.Kind != source.Changed:
 		e.Fix = checkBetween
+	}
+	// Without a token the hub says "Invalid username or password" of what it does not have.
+	if words != "" && e.Kind != source.NotFound && (r.StatusCode != 401 || token != "") && !strings.Contains(e.Detail, words) {
+		e.Detail += ": " + words
 	}
 	return e
 }

@@ -39,19 +39,19 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 	}
 }
 
-// TestMissingRight: a refusal keeps the words of the server that name the right and the
-// resource, and no other words of it.
-func TestMissingRight(t *testing.T) {
+// TestMessage: a refusal keeps the message of the server, such as one that names the right and
+// the resource, but for one with a signature.
+func TestMessage(t *testing.T) {
 	s := New(Options{Getenv: os.Getenv})
 	kms := "User: arn:aws:iam::1:user/x is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:eu-central-1:1:key/ab-12"
 	for message, want := range map[string]string{
 		kms: kms, kms + " because no identity-based policy allows the kms:Decrypt action": kms + " because no identity-based policy allows the kms:Decrypt action",
-		kms + "?X-Amz-Signature=CANARY": kms, "Access Denied CANARY": "",
+		kms + "?X-Amz-Signature=CANARY": "", "Access Denied.\nCANARY": "this machine: Access Denied (allow",
 	} {
 		r := &http.Response{StatusCode: 403, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(
 			"<Error><Code>AccessDenied</Code><Message>" + message + "</Message></Error>"))}
 		err := s.responseError(r, bucketLocation{Name: "b"}, "f").Error()
-		if !strings.Contains(err, want) || strings.Contains(err, "CANARY") || strings.Contains(err, "User:") != (want != "") {
+		if !strings.Contains(err, want) || strings.Contains(err, "CANARY") || strings.Contains(err, "User:") != strings.Contains(want, "User:") {
 			t.Errorf("%s: %s", message, err)
 		}
 	}

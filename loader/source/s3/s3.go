@@ -19,7 +19,6 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -116,10 +115,10 @@ func (s *Source) regionOf(bucket string) string {
 	return s.region
 }
 
-// noteRegion stores the bucket's region from an answer; false if it is the one used.
+// noteRegion stores the bucket's region from a refusal; false if it is the one used.
 func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
 	region := r.Header.Get("X-Amz-Bucket-Region")
-	if !hostPart.MatchString(region) || region == used {
+	if r.StatusCode < 300 || r.StatusCode >= 500 || !hostPart.MatchString(region) || region == used {
 		return false
 	}
 	s.mu.Lock()
@@ -185,7 +184,7 @@ func (s *Source) send(p bucketLocation, prepare func(region string) (*http.Reque
 		if err != nil {
 			return nil, err
 		}
-		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
+		if try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
 			continue
 		}
@@ -378,29 +377,40 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err = cmp.Or(err, s.configError); err != nil {
 		return nil, err
 	}
-	region := s.regionOf(p.Name)
-	body, _, err := httpsource.Range(ctx, s.http,
-		httpsource.RangeRequest{
-			URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
-			Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
-			ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
-		})
-	return body, httpsource.GoneIsChanged(err)
+	for try := 0; ; try++ {
+		region, moved := s.regionOf(p.Name), false
+		body, _, err := httpsource.Range(ctx, s.http,
+			httpsource.RangeRequest{
+				URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+				Sign: func(req *http.Request) error { return s.sign(req, p, region) },
+				ResponseError: func(r *http.Response) error {
+					moved = s.noteRegion(p.Name, region, r)
+					return s.responseError(r, p, f.Name)
+				},
+			})
+		if !moved || try > 0 {
+			return body, httpsource.GoneIsChanged(err)
+		}
+	}
 }
 
-// responseError returns the bucket's refusal. Of its message one about a missing right is
-// kept; any other may hold keys.
+// responseError returns the bucket's refusal, with its code and its message.
 func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	var body struct {
-		Code    string `xml:"Code"`
-		Message string `xml:"Message"`
+		Code string `xml:"Code"`
 	}
 	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {
 		e.Detail += fmt.Sprintf(" %q", code)
+	}
+	if r.StatusCode == 401 || r.StatusCode == 403 {
+		e.Detail += ", with " + s.keys.describe()
+	}
+	if words != "" {
+		e.Detail += ": " + words
 	}
 	switch {
 	case code == "NoSuchBucket":
@@ -419,10 +429,6 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		code == "RequestExpired" || code == "TokenRefreshRequired":
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
 	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.Detail += ", with " + s.keys.describe()
-		if right := missingRight.FindString(body.Message); right != "" {
-			e.Detail += ": " + functions.Shorten(right, maxMessage)
-		}
 		e.Fix = "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
 			"buckets whose requester pays are not read; " + howTo
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed" ||
@@ -437,13 +443,6 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	}
 	return e
 }
-
-const maxMessage = 500
-
-// missingRight is the part of a refusal's message that names the right and the resource, and
-// whose characters are those of ARNs: User: … is not authorized to perform: s3:GetObject on ….
-var missingRight = regexp.MustCompile(`(User: \S+ is )?not authorized to perform: [a-z0-9-]+:\w+( on resource: "?[\w:/.*@+=,-]+"?)?` +
-	`( because [\w ':,-]+)?`)
 
 // codeFixes is what helps against codes that say more than their status.
 var codeFixes = map[string]string{
