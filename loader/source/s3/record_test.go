@@ -249,8 +249,8 @@ func TestRecordOfRefusals(t *testing.T) {
 				body = "no XML"
 			}
 			r := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{"Retry-After": {"7"}}}
-			line := strings.ReplaceAll(sourcetest.Describe(s.responseError(r, bucketLocation{Scheme: "s3", Name: "b"}, "f")), fmt.Sprint(status), "STATUS")
-			if line != before {
+			line := sourcetest.Describe(s.responseError(r, bucketLocation{Scheme: "s3", Name: "b"}, "f"))
+			if line = strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"); line != before {
 				fmt.Fprintf(&out, "%q %d: %s\n", code, status, line)
 			}
 			before = line
