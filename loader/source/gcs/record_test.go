@@ -22,8 +22,8 @@ func TestRecordOfRefusals(t *testing.T) {
 				body = "no JSON"
 			}
 			r := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{"Retry-After": {"7"}}}
-			line := strings.ReplaceAll(sourcetest.Describe(responseError(r, bucketLocation{Scheme: "gs", Name: "b"}, "f", s.tokens)), fmt.Sprint(status), "STATUS")
-			if line != before {
+			line := sourcetest.Describe(responseError(r, bucketLocation{Scheme: "gs", Name: "b"}, "f", s.tokens))
+			if line = strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"); line != before {
 				fmt.Fprintf(&out, "%q %d: %s\n", reason, status, line)
 			}
 			before = line
