@@ -1,13 +1,16 @@
 package replica
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,8 +87,10 @@ func TestWhatIsAsked(t *testing.T) {
 				t.Errorf("%s: %v", bad, err)
 			}
 		}
-		if m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: p.Meta}); err != nil || m.Port != asked.Port {
-			t.Errorf("%+v, %v", m, err)
+		for text, port := range map[string]int{string(p.Meta): asked.Port, `{"id":"r1","port":65535}`: 65535} {
+			if m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: []byte(text)}); err != nil || m.Port != port {
+				t.Errorf("%+v, %v", m, err)
+			}
 		}
 	})
 }
@@ -137,8 +142,13 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 		if x.free != nil {
 			o.FreeGPU = func(index int) (functions.Bytes, bool) { return x.free[index], x.free[index] > 0 }
 		}
-		if got := New(o).gpus.leastFree(); got != x.want {
-			t.Errorf("%v: %d, want %d", x.free, got, x.want)
+		o.Spec.Resources.GPUMemory = 21
+		r, missing := New(o), ""
+		if slices.Contains(x.free, 20) {
+			missing = fmt.Sprintf("GPU %d has 20 B free, the model needs 21 B", slices.Index(x.free, 20))
+		}
+		if got, problem := r.gpus.leastFree(), r.gpus.missing(); got != x.want || problem != missing {
+			t.Errorf("%v: %d, want %d; %q, want %q", x.free, got, x.want, problem, missing)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -260,8 +270,10 @@ func TestLinkFolder(t *testing.T) {
 			}
 			raw, _ := os.ReadFile(path)
 			rel, _ := filepath.Rel(got, path)
-			if all[rel] = string(raw); !d.Type().IsRegular() {
-				t.Errorf("%s is %s", rel, d.Type())
+			st, err := os.Stat(path)
+			other, ferr := os.Stat(filepath.Join(from, rel))
+			if all[rel] = string(raw); !d.Type().IsRegular() || err != nil || ferr != nil || !os.SameFile(st, other) {
+				t.Errorf("%s is %s, and no link to that of the store: %v, %v", rel, d.Type(), err, ferr)
 			}
 			return nil
 		})
@@ -387,4 +399,136 @@ func TestUnloadWhileLoading(t *testing.T) {
 			t.Errorf("%s after %v", got, time.Since(began))
 		}
 	})
+}
+
+// TestNotifySocket: an engine that notifies is told where, and a start that cannot be prepared
+// has failed.
+func TestNotifySocket(t *testing.T) {
+	for e, notifies := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
+		n := &fakeNode{}
+		o := n.options()
+		o.Spec.Engine, o.Programs.Thaw = e, "/bin/thaw"
+		var asked engine.Request
+		o.Confine = func(_ *engine.Command, r engine.Request) (*confine.Plan, error) {
+			asked = r
+			return nil, errors.New("no room")
+		}
+		l := startReplica(t, o, New)
+		l.ended(t, functions.Failed, "no room")
+		if (asked.Notify != "") != notifies || n.spawned.Load() != 0 {
+			t.Errorf("%s: notify socket %q, %d processes", e, asked.Notify, n.spawned.Load())
+		}
+	}
+}
+
+// TestHandlersAsTheAgentEnds: what fails because the agent ends is no failure of the engine,
+// which is left to the supervisor.
+func TestHandlersAsTheAgentEnds(t *testing.T) {
+	n := &fakeNode{}
+	r := New(n.options())
+	child, err := n.Spawn(t.Context(), supervisor.Process{ID: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.process.attach(child)
+	r.eng = n
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, handle := range map[string]func() state{
+		"asleep":  func() state { return (&sleep{r: r}).fellAsleep(ctx, ctx.Err()) },
+		"a token": func() state { return (&boot{r: r, stopProbes: func() {}}).onEvent(ctx, bootEvent{err: ctx.Err()}) },
+		"a probe": func() state { return (&monitor{r: r}).onVerdict(ctx, ctx.Err()) },
+		"files": func() state {
+			r.files.early = &earlyStaging{ctx: ctx}
+			return (&boot{r: r}).onStaged(ctx, stagingResult{err: ctx.Err()})
+		},
+	} {
+		if next := handle(); next != nil && next(ctx) != nil {
+			t.Errorf("%s: another state follows", name)
+		}
+		if n.killed.Load() != 0 || n.forgotten.Load() != 0 || r.report.now.State.Over() {
+			t.Errorf("%s: the engine was ended: %+v", name, r.Status())
+		}
+	}
+}
+
+// TestNoCallOutlives: whenever its agent ends, and whatever the engine does not answer then, no
+// call of the engine is under way when Run has ended.
+func TestNoCallOutlives(t *testing.T) {
+	dir := t.TempDir()
+	for name, stops := range map[string]func(*journal){
+		"tokens and health": func(j *journal) { j.hang.Store(true) },
+		"metrics":           func(j *journal) { j.silent.Store(true) },
+	} {
+		for after := time.Duration(0); after < 600*time.Millisecond; after += 10 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
+				j.run(t, scene{play: func(j *journal, r *Replica) {
+					pause(time.Second)
+					stops(j)
+					r.Suspect("x")
+					time.Sleep(after)
+					j.cancel()
+				}})
+				if t.Failed() {
+					t.Fatalf("%s, %v", name, after)
+				}
+			})
+		}
+	}
+}
+
+// countingEngine answers a probe with err, and its metrics one after the other.
+type countingEngine struct {
+	*fakeNode
+	err      error
+	readings []reading
+}
+
+func (e *countingEngine) Token(context.Context) error { return e.err }
+
+func (e *countingEngine) Metrics(context.Context) (engine.Metrics, error) {
+	m := e.readings[0]
+	e.readings = e.readings[1:]
+	return m.Metrics, m.err
+}
+
+// TestProbeBesideRequests: a probe that is not answered finds an engine that works if, and only
+// if, its tokens are known before and after, and other ones.
+func TestProbeBesideRequests(t *testing.T) {
+	m := func(flow bool, tokens float64) reading {
+		return reading{Metrics: engine.Metrics{Flow: flow, Tokens: tokens}}
+	}
+	bad := reading{err: errors.New("no metrics")}
+	for _, x := range []struct {
+		before, after reading
+		works         bool
+	}{
+		{m(true, 5), m(true, 9), true}, {m(true, 9), m(true, 5), true}, {m(true, 5), m(true, 5), false}, {m(false, 5), m(false, 9), false},
+		{bad, m(true, 9), false}, {m(true, 5), bad, false}, {bad, bad, false},
+	} {
+		e := &countingEngine{err: io.ErrUnexpectedEOF, readings: []reading{x.before, x.after}}
+		if err := probeEngine(t.Context(), e, "x"); (err == nil) != x.works {
+			t.Errorf("%+v: %v", x, err)
+		}
+	}
+}
+
+// TestStagingProgress: a size that is not known any more has no percentage, and what is as
+// before is not reported again.
+func TestStagingProgress(t *testing.T) {
+	o := (&fakeNode{}).options()
+	var said []string
+	o.OnChange = func(s functions.ReplicaStatus) {
+		said = append(said, fmt.Sprint(s.Bytes, s.TotalBytes, s.Percent, s.StartNote))
+	}
+	r := New(o)
+	for _, have := range []functions.Bytes{50, 50, 51} {
+		r.report.stagingProgress(have, 200, "")
+	}
+	r.report.stagingProgress(51, 0, "")
+	r.report.stagingProgress(51, 0, "x")
+	if got, want := fmt.Sprint(said), "[50 200 25 51 200 25 51 0 -1 51 0 -1x]"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
 }

@@ -129,7 +129,7 @@ func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err e
 	h.hasReading = true
 	open := m.FirstTokens - m.Finished
 	if m.Running+m.Waiting == 0 {
-		h.busy, h.tokensCame, h.progressAt, h.tokens = false, false, requestedAt, m.Tokens
+		h.busy, h.tokens = false, m.Tokens
 		h.idleSeen, h.idleBacklog = true, open
 		return ""
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -183,7 +184,19 @@ func (j *journal) Forget(ctx context.Context, id string) error {
 	return j.fakeNode.Forget(ctx, id)
 }
 
+// call counts a call of the engine; it takes a while after its caller has left.
+func (j *journal) call(ctx context.Context) (done func()) {
+	j.calls.Add(1)
+	return func() {
+		if ctx.Err() != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		j.calls.Add(-1)
+	}
+}
+
 func (j *journal) Token(ctx context.Context) error {
+	defer j.call(ctx)()
 	time.Sleep(besideReport)
 	err := j.fakeNode.Token(ctx)
 	j.note("token: %v", err)
@@ -192,11 +205,9 @@ func (j *journal) Token(ctx context.Context) error {
 
 func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
 	j.metricsAsked.Add(1)
-	j.calls.Add(1)
-	defer j.calls.Add(-1)
+	defer j.call(ctx)()
 	if j.silent.Load() {
 		<-ctx.Done()
-		time.Sleep(10 * time.Millisecond) // until it has ended
 		return engine.Metrics{}, ctx.Err()
 	}
 	return j.fakeNode.Metrics(ctx)
@@ -204,27 +215,32 @@ func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
 
 func (j *journal) Health(ctx context.Context) error {
 	j.healthAsked.Add(1)
+	defer j.call(ctx)()
 	return j.fakeNode.Health(ctx)
 }
 
 func (j *journal) Close() { j.note("close"); j.fakeNode.Close() }
 
 func (j *journal) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	defer j.call(ctx)()
 	j.note("sleep %d %s", level, mode)
 	return j.fakeNode.Sleep(ctx, level, mode)
 }
 
 func (j *journal) Wake(ctx context.Context, level int) error {
+	defer j.call(ctx)()
 	j.note("wake %d", level)
 	return j.fakeNode.Wake(ctx, level)
 }
 
 func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
+	defer j.call(ctx)()
 	j.note("load adapter %s from %s", name, filepath.Base(path))
 	return j.fakeNode.LoadAdapter(ctx, name, path)
 }
 
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
+	defer j.call(ctx)()
 	j.note("unload adapter %s", name)
 	time.Sleep(j.unloadTime)
 	return j.fakeNode.UnloadAdapter(ctx, name)
@@ -255,6 +271,12 @@ func (j *journal) options(change func(*Options)) Options {
 	o.Log = slog.New(slog.NewTextHandler(journalWriter{j}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
 		change(&o)
+	}
+	if bounds := o.Confine; bounds != nil {
+		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {
+			j.note("prepare from %s, weights %q, streamed %v, cache %s %v", r.Path, r.Weights, r.Streamed, r.Cache, r.CacheShared)
+			return bounds(cmd, r)
+		}
 	}
 	return o
 }
