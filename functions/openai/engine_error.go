@@ -125,7 +125,7 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 		}
 	}
 	var all []string
-	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason"} {
+	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason", "choices"} {
 		inner := wordsOf(v[name], depth+1)
 		if len(all) == 0 {
 			w = inner.over(w)
@@ -287,7 +287,8 @@ func secondsOf(s float64, maximum time.Duration) time.Duration {
 }
 
 // IsErrorObject reports whether a JSON object, such as a chunk of a stream, is an error: it
-// has a member error that is not empty, calls itself one, or has an error_message and no choices.
+// or its first choice has a member error that is not empty, or it calls itself one, or has an
+// error_message and no choices.
 func IsErrorObject(d []byte) bool {
 	if len(d) == 0 || d[0] != '{' || !bytes.Contains(d, []byte(`"error`)) {
 		return false
@@ -302,11 +303,20 @@ func IsErrorObject(d []byte) bool {
 		case "error_message":
 			hasWords = isTruthy(value)
 		case "choices":
-			hasChoices = isTruthy(value)
+			hasChoices, isError = isTruthy(value), isFailedChoice(value)
 		}
 		return !isError
 	})
 	return isError || hasWords && !hasChoices
+}
+
+// isFailedChoice reports whether the first of the choices is an error, as gateways to several APIs write it.
+func isFailedChoice(choices []byte) bool {
+	if !bytes.Contains(choices, []byte(`"error"`)) || choices[0] != '[' {
+		return false
+	}
+	v := memberNamed(choices[skipSpace(choices, 1):], "error")
+	return v != nil && isTruthy(v)
 }
 
 // hasErrorShape reports whether clients find the words of an error by themselves: it has a

@@ -320,7 +320,7 @@ func joinData(first, p []byte) []byte {
 // no error.
 func WholeError(body []byte) *Error {
 	body = bytes.TrimSpace(body)
-	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 && !isFailedChoice(memberNamed(body, "choices")) {
 		return nil
 	}
 	e, _ := frameError(body)

@@ -185,6 +185,9 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 		enginehttp.WriteError(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
 		return
 	}
+	if method == "POST" && s.errors.Note(res.Status) {
+		s.rep.Suspect(fmt.Sprintf("the pod's proxy: several requests in a row answered with errors, the last with HTTP %d", res.Status))
+	}
 	passing = true
 }
 
