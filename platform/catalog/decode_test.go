@@ -142,6 +142,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"duration", tiny + "  scale:\n    idle: 5\n", `f.yaml:8:11: spec.scale.idle: "5" is no duration: want such as 30s, 5m or 1h`},
 		{"negative duration", tiny + "  scale: {idle: -30s}\n", `f.yaml:7:17: spec.scale.idle: "-30s" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h (scale: {min: 1} keeps a replica always)`},
 		{"minus one", tiny + "  scale: {idle: -1}\n", `f.yaml:7:17: spec.scale.idle: "-1" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h (scale: {min: 1} keeps a replica always)`},
+		{"too long in two units", tiny + "  deadlines: {start: 9223372036854s1h}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s1h" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
+		{"too long by one unit", tiny + "  deadlines: {start: 2562047h99.5m}\n", `f.yaml:7:22: spec.deadlines.start: "2562047h99.5m" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"too long", tiny + "  deadlines: {start: 9223372036854s}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"MIG", tiny + "  resources: {nvidia.com/mig-3g.71gb: 1}\n", `f.yaml:7:15: spec.resources.nvidia.com/mig-3g.71gb: unknown key (slices of a GPU (MIG) are not supported: gpus: 1 is a whole one, and gpuMemory chooses its size)`},
 		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},
