@@ -115,7 +115,7 @@ func (p *peeker) run() (err error) {
 	case '[':
 		return invalidJSON("", "an object is expected, not an array: send each request by itself.")
 	case '\'':
-		return invalidJSON("", "it begins with a single quote, which the shell has not taken away: on Windows send it from a file, curl -d @body.json.")
+		return invalidJSON("", "it begins with a single quote, which the shell has not taken away: send it from a file, curl -d @body.json.")
 	default:
 		return invalidJSON("", "an object is expected, and it begins with `%s`: send JSON as it is, not a form or an event.", beginning(b[i:]))
 	}

@@ -179,7 +179,7 @@ func (g *generate) check() *failure {
 	switch t := strings.TrimSpace(string(g.ToolChoice)); {
 	case t == "", t == "null", t == `"none"`, t == `"auto"`:
 	default:
-		return invalidRequest("tool_choice", "unsupported_parameter", "the engine ember cannot force a tool call: tool_choice must be none or auto")
+		return invalidRequest("tool_choice", "unsupported_parameter", "the engine ember forces no tool call: tool_choice must be none or auto")
 	}
 	return nil
 }
