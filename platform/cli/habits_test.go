@@ -13,19 +13,22 @@ import (
 // they are here.
 func TestHabitsOfOtherTools(t *testing.T) {
 	for args, want := range map[string]string{
-		"models --json":             "did you mean -o json?",
-		"doctor --format json":      "did you mean -o json?",
-		"run tiny --prompt hi":      "the prompt is an argument: thaw run NAME",
-		"serve -p 8080":             "did you mean --addr HOST:PORT?",
-		"serve --host 0.0.0.0":      "did you mean --addr 0.0.0.0:8080?",
-		"serve --host ::":           "did you mean --addr [::]:8080?",
-		"ps --timeout 5":            "a duration has a unit, such as 5s or 2m",
-		"top":                       "did you mean ps?",
-		"restart tiny":              "did you mean stop?",
-		"get pods":                  "did you mean replicas?",
-		"pull hf.co/o/r:Q4_K_M":     `did you mean hf://o/r, with weights: "*Q4_K_M*" beside it?`,
-		"pull huggingface.co/o/r":   "did you mean hf://o/r?",
-		"describe huggingface://o/": "did you mean hf://o/?",
+		"models --json":                             "did you mean -o json?",
+		"doctor --format json":                      "did you mean -o json?",
+		"run tiny --prompt hi":                      "the prompt is an argument: thaw run NAME",
+		"serve -p 8080":                             "did you mean --addr HOST:PORT?",
+		"serve --host 0.0.0.0":                      "did you mean --addr 0.0.0.0:8080?",
+		"serve --host ::":                           "did you mean --addr [::]:8080?",
+		"serve --memory 1Mi":                        "memory: 1Mi is too small for any engine: want 16Mi or more, with its unit, such as 24Gi",
+		"serve --gpu-memory 24":                     "gpu-memory: 24 is too small for any engine",
+		"agent --server https://a:8090 --memory 64": "memory: 64 is too small for any engine",
+		"ps --timeout 5":                            "a duration has a unit, such as 5s or 2m",
+		"top":                                       "did you mean ps?",
+		"restart tiny":                              "did you mean stop?",
+		"get pods":                                  "did you mean replicas?",
+		"pull hf.co/o/r:Q4_K_M":                     `did you mean hf://o/r, with weights: "*Q4_K_M*" beside it?`,
+		"pull huggingface.co/o/r":                   "did you mean hf://o/r?",
+		"describe huggingface://o/":                 "did you mean hf://o/?",
 	} {
 		out, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir()}, strings.Fields(args)...)
 		if exit != kit.ExitUsage || !strings.Contains(errs, want) || out != "" {
