@@ -213,26 +213,6 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestOpenShift: the pods that restricted-v2 is to admit name no user and no group, and the
-// SCC of models' pods allows their user and their folder of the node, no more.
-func TestOpenShift(t *testing.T) {
-	got, err := render(t, "openshift: true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"thaw-controller", "thaw-activator"} {
-		pod, _, err := unstructured.NestedMap(got["Deployment thaw-system/"+name], "spec", "template", "spec", "securityContext")
-		if err != nil || pod["runAsNonRoot"] != true || len(pod) != 2 {
-			t.Errorf("%s: %v, %v; want runAsNonRoot and seccompProfile alone", name, pod, err)
-		}
-	}
-	scc, role := got["SecurityContextConstraints /thaw-models"], got["ClusterRole /thaw-models"]
-	user, _, _ := unstructured.NestedString(scc, "runAsUser", "type")
-	if scc["allowHostDirVolumePlugin"] != true || scc["allowPrivilegedContainer"] != false || user != "MustRunAsNonRoot" || role == nil {
-		t.Errorf("SCC %v, role %v", scc, role)
-	}
-}
-
 // TestWarm: the interpreter that nodes lend is not there unless it is enabled, and
 // then it is deploy/kustomize/warm.
 func TestWarm(t *testing.T) {
