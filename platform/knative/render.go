@@ -358,10 +358,12 @@ func (r *rendering) pod() corev1.PodSpec {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
 		pod.Volumes = append(pod.Volumes,
 			corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		install := memoryRequirements(shimMemory)
+		install.Requests[corev1.ResourceCPU] = resource.MustParse("10m") // quotas of processors admit no container without a request
 		pod.InitContainers = []corev1.Container{{
 			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
 			Args:            []string{"runtime", "--install", program},
-			Resources:       memoryRequirements(shimMemory),
+			Resources:       install,
 			SecurityContext: lockedContext(),
 			VolumeMounts:    []corev1.VolumeMount{{Name: "thaw", MountPath: path.Dir(program)}},
 		}}
