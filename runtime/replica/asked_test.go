@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -421,33 +422,73 @@ func TestNotifySocket(t *testing.T) {
 	}
 }
 
-// TestHandlersAsTheAgentEnds: what fails because the agent ends is no failure of the engine,
-// which is left to the supervisor.
-func TestHandlersAsTheAgentEnds(t *testing.T) {
-	n := &fakeNode{}
-	r := New(n.options())
-	child, err := n.Spawn(t.Context(), supervisor.Process{ID: "r1"})
-	if err != nil {
-		t.Fatal(err)
+// endingEngine ends the agent as a call of it fails.
+type endingEngine struct {
+	*fakeNode
+	end func() // cancels the agent
+	in  string // the call that fails
+}
+
+func (e *endingEngine) fail(call string) error {
+	if call != e.in {
+		return nil
 	}
-	r.process.attach(child)
-	r.eng = n
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for name, handle := range map[string]func() state{
-		"asleep":  func() state { return (&sleep{r: r}).fellAsleep(ctx, ctx.Err()) },
-		"a token": func() state { return (&boot{r: r, stopProbes: func() {}}).onEvent(ctx, bootEvent{err: ctx.Err()}) },
-		"a probe": func() state { return (&monitor{r: r}).onVerdict(ctx, ctx.Err()) },
-		"files": func() state {
-			r.files.early = &earlyStaging{ctx: ctx}
-			return (&boot{r: r}).onStaged(ctx, stagingResult{err: ctx.Err()})
+	e.end()
+	return errors.New("connection reset")
+}
+
+func (e *endingEngine) Await(ctx context.Context, listening func()) error {
+	return cmp.Or(e.fail("await"), e.fakeNode.Await(ctx, listening))
+}
+
+func (e *endingEngine) Token(ctx context.Context) error {
+	if e.tokens.Load() > 0 {
+		return cmp.Or(e.fail("probe"), e.fakeNode.Token(ctx))
+	}
+	return e.fakeNode.Token(ctx)
+}
+
+func (e *endingEngine) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	return cmp.Or(e.fail("sleep"), e.fakeNode.Sleep(ctx, level, mode))
+}
+
+func (e *endingEngine) Wake(ctx context.Context, level int) error {
+	return cmp.Or(e.fail("wake"), e.fakeNode.Wake(ctx, level))
+}
+
+// TestAgentEndsAsACallFails: what fails as the agent ends is no failure of the engine, which is
+// left to the supervisor, whichever of the two is seen first.
+func TestAgentEndsAsACallFails(t *testing.T) {
+	for in, play := range map[string]func(l *replicaRun){
+		"await": func(*replicaRun) {},
+		"probe": func(l *replicaRun) { l.Suspect("x") },
+		"sleep": func(l *replicaRun) { l.Sleep(1, "idle") },
+		"wake": func(l *replicaRun) {
+			l.Sleep(1, "idle")
+			time.Sleep(time.Second)
+			l.WakeUp("asked for")
 		},
 	} {
-		if next := handle(); next != nil && next(ctx) != nil {
-			t.Errorf("%s: another state follows", name)
-		}
-		if n.killed.Load() != 0 || n.forgotten.Load() != 0 || r.report.now.State.Over() {
-			t.Errorf("%s: the engine was ended: %+v", name, r.Status())
+		for range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				n := &fakeNode{loadTime: time.Second}
+				o := n.options()
+				sleeps(&o)
+				var l *replicaRun
+				runs := make(chan struct{})
+				o.Dial = func(engine.Command) Engine {
+					n.dialed.Add(1)
+					return &endingEngine{n, func() { <-runs; l.cancel() }, in}
+				}
+				l = startReplica(t, o, New)
+				close(runs)
+				time.Sleep(2 * time.Second)
+				play(l)
+				time.Sleep(time.Minute)
+				if st := l.Status(); st.State.Over() || n.killed.Load() != 0 || n.forgotten.Load() != 0 || len(l.done) != 1 {
+					t.Fatalf("%s: %+v", in, st)
+				}
+			})
 		}
 	}
 }
@@ -456,17 +497,29 @@ func TestHandlersAsTheAgentEnds(t *testing.T) {
 // call of the engine is under way when Run has ended.
 func TestNoCallOutlives(t *testing.T) {
 	dir := t.TempDir()
-	for name, stops := range map[string]func(*journal){
-		"tokens and health": func(j *journal) { j.hang.Store(true) },
-		"metrics":           func(j *journal) { j.silent.Store(true) },
+	for name, stops := range map[string]func(*journal, *Replica){
+		"tokens and health": func(j *journal, r *Replica) { j.hang.Store(true); r.Suspect("x") },
+		"metrics":           func(j *journal, r *Replica) { j.silent.Store(true); r.Suspect("x") },
+		"metrics, asleep": func(j *journal, r *Replica) {
+			r.Sleep(1, "idle")
+			pause(time.Second)
+			j.silent.Store(true)
+			pause(700 * time.Millisecond)
+		},
+		"to sleep": func(j *journal, r *Replica) { j.sleepTime = time.Minute; r.Sleep(1, "idle") },
+		"to wake": func(j *journal, r *Replica) {
+			r.Sleep(1, "idle")
+			pause(time.Second)
+			j.wakeTime = time.Minute
+			r.WakeUp("asked for")
+		},
 	} {
-		for after := time.Duration(0); after < 600*time.Millisecond; after += 10 * time.Millisecond {
+		for after := time.Duration(0); after < 600*time.Millisecond; after += 15 * time.Millisecond {
 			synctest.Test(t, func(t *testing.T) {
 				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
-				j.run(t, scene{play: func(j *journal, r *Replica) {
+				j.run(t, scene{change: sleeps, play: func(j *journal, r *Replica) {
 					pause(time.Second)
-					stops(j)
-					r.Suspect("x")
+					stops(j, r)
 					time.Sleep(after)
 					j.cancel()
 				}})
@@ -530,5 +583,28 @@ func TestStagingProgress(t *testing.T) {
 	r.report.stagingProgress(51, 0, "x")
 	if got, want := fmt.Sprint(said), "[50 200 25 51 200 25 51 0 -1 51 0 -1x]"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestPhasesInAnyOrder: steps of a start that are handled in another order than they came in have
+// phases one after the other, none of which is negative.
+func TestPhasesInAnyOrder(t *testing.T) {
+	o := (&fakeNode{}).options()
+	o.Began = time.Now()
+	at := func(seconds int) time.Time { return o.Began.Add(time.Duration(seconds) * time.Second) }
+	for _, x := range []struct {
+		listening, healthy, token int
+		want                      string
+	}{
+		{1, 2, 3, "[{spawn 0 1 []} {load 1 1 []} {warmup 2 1 []}]"}, {2, 1, 3, "[{spawn 0 2 []} {load 2 0 []} {warmup 2 1 []}]"},
+		{3, 1, 2, "[{spawn 0 3 []} {load 3 0 []} {warmup 3 0 []}]"}, {1, 3, 2, "[{spawn 0 1 []} {load 1 2 []} {warmup 3 0 []}]"},
+	} {
+		b := &boot{r: New(o), began: o.Began}
+		for _, e := range []bootEvent{{listening: true, at: at(x.listening)}, {healthy: true, at: at(x.healthy)}, {at: at(x.token)}} {
+			b.onEvent(t.Context(), e)
+		}
+		if got := fmt.Sprint(b.r.report.now.Phases); got != x.want {
+			t.Errorf("%+v: %s", x, got)
+		}
 	}
 }

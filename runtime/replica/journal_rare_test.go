@@ -36,6 +36,18 @@ var rareJournals = map[string]scene{
 		loads(j, r, "a")
 		sleepAndWake(2, unloadAfter(time.Second))(j, r)
 	}},
+	"adapters stay with a deep sleep": {change: adapters, play: func(j *journal, r *Replica) {
+		loads(j, r, "a")
+		j.keep = &engine.StatusError{Status: http.StatusInternalServerError, Body: "busy"}
+		sleepAndWake(2, unloadAfter(time.Second))(j, r)
+	}},
+	"an adapter without a lease": {change: func(o *Options) {
+		adapters(o)
+		o.Spec.Adapters[0].Source = "a/"
+	}, play: func(j *journal, r *Replica) {
+		loads(j, r, "a", "kv")
+		unloadAfter(time.Second)(j, r)
+	}},
 	"adapters end with their engine": {change: adapters, play: func(j *journal, r *Replica) {
 		loads(j, r, "a")
 		dieAfter(time.Second, supervisor.Exit{Code: 1})(j, r)
@@ -94,6 +106,8 @@ var rareJournals = map[string]scene{
 			loads(j, r, "a")
 		}
 		j.refuse = errors.New("connection refused")
+		loads(j, r, "a")
+		j.refuse = &engine.StatusError{Status: 409, Body: "It has already been loaded."}
 		loads(j, r, "a")
 		j.refuse = &engine.StatusError{Status: 400, Body: "The lora adapter 'a' has already been loaded."}
 		loads(j, r, "a")
@@ -170,7 +184,20 @@ var rareJournals = map[string]scene{
 		pause(3 * time.Second)
 		r.Unload(time.Minute, "stopped")
 	}},
-	"a cache that is not stored": {early: &arrival{after: time.Second}, play: agentEnds(5 * time.Second)},
+	"a cache that is not stored": {early: &arrival{after: time.Second}, play: func(j *journal, r *Replica) {
+		j.full = true
+		agentEnds(5*time.Second)(j, r)
+	}},
+	"files that cannot be opened early": {early: &arrival{refused: errors.New("no FUSE here")}},
+	"cannot be forked": {node: func() *fakeNode { return &fakeNode{spawnErr: errors.New("no such program")} },
+		change: parent("/run/parent", "")},
+	"the log has a taken port each time": {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} },
+		play: func(j *journal, r *Replica) {
+			for range portTries {
+				pause(time.Second)
+				j.write("OSError: [Errno 98] Address already in use\nERROR [x.py:1] EngineCore failed to start.\n")
+			}
+		}},
 
 	"its stager ends by itself": {node: func() *fakeNode { return &fakeNode{stageErr: context.Canceled} }},
 	"confined, and may not read": {node: func() *fakeNode { return &fakeNode{loadTime: time.Minute} }, change: confined,
@@ -261,6 +288,17 @@ var rareJournals = map[string]scene{
 		metrics(0, 6, 5, 101)
 		unloadAfter(time.Minute)(j, r)
 	}},
+	"busy as it is ready": {node: func() *fakeNode {
+		return &fakeNode{metrics: func() (engine.Metrics, error) {
+			return engine.Metrics{Load: true, Flow: true, Counted: true, Running: 1, FirstTokens: 1, Tokens: 7}, nil
+		}}
+	}, play: unloadAfter(30 * time.Second)},
+	"requests come as it is drained": {play: silently(func(j *journal, r *Replica) {
+		r.Unload(3050*time.Millisecond, "evicted")
+		pause(time.Second)
+		j.setMetrics(busyMetrics)
+		j.silent.Store(false)
+	})},
 	"suspected twice": {play: func(j *journal, r *Replica) {
 		for range 2 {
 			r.Suspect("a request failed")

@@ -261,7 +261,7 @@ var journals = map[string]scene{
 	}},
 
 	// Starts.
-	"forked": {change: parent("/run/parent", ""), play: unloadAfter(5 * time.Second)},
+	"forked": {change: parent("/run/parent", "of a plain start"), play: unloadAfter(5 * time.Second)},
 	"the parent cannot fork": {node: func() *fakeNode { return &fakeNode{noParent: true} }, change: parent("/run/parent", ""),
 		play: unloadAfter(5 * time.Second)},
 	"no parent":             {change: parent("", "no such parent"), play: unloadAfter(5 * time.Second)},
@@ -360,7 +360,7 @@ var journals = map[string]scene{
 		unloadAfter(time.Minute)(j, r)
 	}},
 	"it notifies": {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} }, begin: notices([]engine.Notice{
-		{Percent: -1, Status: "begins"}, {Percent: 10}, {Percent: 60}, {Percent: -1, Ready: true}, {Percent: 20}}),
+		{Percent: -1, Status: "begins"}, {Percent: 0}, {Percent: 10}, {Percent: 60}, {Percent: -1, Ready: true}, {Percent: 20}}),
 		play: unloadAfter(20 * time.Second)},
 	"it stops notifying": {node: func() *fakeNode { return &fakeNode{loadTime: 4 * time.Second} },
 		begin: notices([]engine.Notice{{Percent: 10}}),

@@ -44,6 +44,7 @@ type scene struct {
 type arrival struct {
 	after    time.Duration // the last byte
 	err      error
+	refused  error // no file can be opened
 	complete bool
 	whole    bool // although it was stopped
 }
@@ -55,6 +56,7 @@ type journal struct {
 	dir          string             // of adapters, and of the engine's log
 	cancel       context.CancelFunc // ends the agent
 	damaged      atomic.Bool        // a file of the checkpoint
+	full         bool               // the disk for caches
 	verifyTime   time.Duration
 	unloadTime   time.Duration // of an adapter
 	metricsAsked atomic.Int64
@@ -95,7 +97,11 @@ func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(hav
 			j.note("not staged: %v", context.Cause(ctx))
 			return Checkpoint{}, ctx.Err()
 		}
-		return Checkpoint{Path: filepath.Join(j.dir, req.Source), Release: func() { j.note("released %s", req.Source) }}, nil
+		c := Checkpoint{Path: filepath.Join(j.dir, req.Source), Release: func() { j.note("released %s", req.Source) }}
+		if req.Source == "a/" {
+			c.Release = nil // there is no lease
+		}
+		return c, nil
 	}
 	c, err := j.fakeNode.Stage(ctx, req, progress)
 	j.note("staged: %v, cause %v", err, context.Cause(ctx))
@@ -131,7 +137,10 @@ func (j *journal) fill(ctx context.Context) error {
 		return ctx.Err()
 	}
 	j.note("filled")
-	return errors.New("the disk is full")
+	if j.full {
+		return errors.New("the disk is full")
+	}
+	return nil
 }
 
 // earlyJournal is a journal whose engines start before the last byte.
@@ -143,6 +152,9 @@ type earlyJournal struct {
 func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
 	error) {
 	j.note("stage early %s", describeRequest(req))
+	if j.refused != nil {
+		return PartialCheckpoint{}, j.refused
+	}
 	progress(10, 100)
 	return PartialCheckpoint{
 		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
@@ -164,7 +176,7 @@ func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress
 				return Checkpoint{}, j.err
 			}
 			j.staged.Add(1)
-			return j.noted(Checkpoint{Path: "/store/m", Bytes: 100, Digest: "arrived", Release: func() { j.released.Add(1) }}), nil
+			return j.noted(Checkpoint{Path: "/store/m", Bytes: 110, Digest: "arrived", Release: func() { j.released.Add(1) }}), nil
 		},
 	}, nil
 }
@@ -266,7 +278,11 @@ func (j *journal) options(change func(*Options)) Options {
 	o := j.fakeNode.options()
 	o.Stager, o.Spawner, o.Cache, o.GPUs, o.GPUMemory, o.Dir = j, j, "key", []int{1}, 80<<30, "/models"
 	o.Spec.Deadlines.Drain = functions.Duration(30050 * time.Millisecond)
-	o.Dial = func(engine.Command) Engine { j.note("dial"); j.dialed.Add(1); return j }
+	o.Dial = func(cmd engine.Command) Engine {
+		j.note("dial %s of %s", cmd.Health, cmd.URL)
+		j.dialed.Add(1)
+		return j
+	}
 	o.AbortRequests = func(endpoint, reason string) { j.note("abort requests of %s: %s", endpoint, reason) }
 	o.Log = slog.New(slog.NewTextHandler(journalWriter{j}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
