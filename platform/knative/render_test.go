@@ -331,8 +331,12 @@ func TestCPU(t *testing.T) {
 		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
 		{"vllm", "{gpus: 8, cpu: 96}", "96"}, {"ember", "{}", "0"}, {"ember", "{cpu: 0.25}", "250m"}, {"command", "{gpus: 1}", "0"},
 	} {
+		args := ""
+		if x.engine == "command" {
+			args = "args: ['{port}'], "
+		}
 		s, err := Render(models(t, "a",
-			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: ['{port}'], engine: "+x.engine+
+			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', "+args+"engine: "+x.engine+
 				", resources: "+x.resources+"}\n")[0],
 			Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "own", functions.EngineLlamaCpp: "llama"}})
 		if err != nil {
