@@ -370,9 +370,7 @@ func (s *eventStream) engineEnded(err error) {
 		if len(s.seen.Said) > 0 && !s.seen.Token {
 			e.Message += " It wrote: " + functions.Clip(string(s.seen.Said))
 		}
-		if p.attempt.remote != nil {
-			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
-		}
+		p.attempt.remote.Reword(e)
 		s.endWithError(cmp.Or(blamed, e))
 	}
 }
