@@ -57,7 +57,7 @@ type RequestSettings struct {
 
 func (s *RequestSettings) Check() error {
 	if s.MaxBody < 1024 {
-		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
+		return fmt.Errorf("max-body: %s is too small for any request: want 1Ki or more, such as 32Mi", s.MaxBody)
 	}
 	if s.ClientShare < 1 || s.ClientShare > 100 {
 		return fmt.Errorf("client-share: %d is no share: want 1 to 100 percent", s.ClientShare)
