@@ -95,14 +95,15 @@ func TestSilenceIsRemembered(t *testing.T) {
 	first.Close()
 	synctest.Test(t, func(t *testing.T) {
 		var silence atomic.Int64
-		l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": unlisted{copied{dir.Source{}}, func(ctx context.Context) error {
+		late := func(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			case <-time.After(time.Duration(silence.Load())):
 				return nil
 			}
-		}}}})
+		}
+		l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": unlisted{copied{dir.Source{}}, late}}})
 		defer l.Close()
 		for i, step := range []struct{ pause, silence, took time.Duration }{
 			{0, time.Hour, 10 * time.Second}, {time.Minute, time.Hour, time.Second}, {time.Minute, 2 * time.Second, time.Second},

@@ -296,6 +296,9 @@ func RunTranscript(t *testing.T, x Transcript) {
 	text := out.String()
 	for _, h := range x.Hide {
 		text = strings.ReplaceAll(text, h, "HIDDEN")
+		if _, host, ok := strings.Cut(h, "://"); ok {
+			text = strings.ReplaceAll(text, host, "HOST")
+		}
 	}
 	text = blockID.ReplaceAllString(text, "blockid=ID")
 	Compare(t, cmp.Or(x.File, "transcript.txt"), text)

@@ -226,8 +226,8 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 	switch r.StatusCode {
 	case 400:
 		e.Fix = "check the bucket's name and STORAGE_EMULATOR_HOST"
-		if reason == "required" || reason == "userProjectMissing" {
-			e.Fix = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
+		if reason == "required" {
+			e.Fix = requesterPays
 		}
 	case 401, 403:
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
@@ -238,8 +238,25 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 	case 304:
 		e.Kind = source.Changed
 	}
+	e.Fix = cmp.Or(reasonFixes[reason], e.Fix)
 	return e
 }
+
+// reasonFixes is what helps against reasons that say more than their status.
+var reasonFixes = map[string]string{
+	"userProjectMissing":                           requesterPays,
+	"accountDisabled":                              "have the owner of the bucket's project restore its billing",
+	"accessNotConfigured":                          "enable the Cloud Storage JSON API in that project",
+	"insufficientPermissions":                      "give this machine the access scope devstorage.read_only, or another credential",
+	"vpcServiceControlsUniqueIdentifier":           "have this machine's network let in by the VPC Service Controls of the bucket's project",
+	"resourceIsEncryptedWithCustomerEncryptionKey": "an object that is encrypted with a key of the customer's own is not read: store it without one",
+	"cloudKmsCryptoKeyDestroyed":                   kmsKey, "cloudKmsDisabledCryptoKey": kmsKey, "cloudKmsPermissionDenied": kmsKey,
+}
+
+const (
+	requesterPays = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
+	kmsKey        = "restore the key in Cloud KMS that encrypts the object, and let Cloud Storage's service agent use it"
+)
 
 // Write stores body as the object name below location, replacing it. The object
 // appears when its last byte has arrived. Only compile caches of engines are written,

@@ -43,13 +43,14 @@ func Client(o Options) *http.Client {
 	}
 	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		TLSHandshakeTimeout:   handshakeTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		IdleConnTimeout:       60 * time.Second,
-		MaxIdleConns:          0, // the bound is per host
-		MaxIdleConnsPerHost:   Conns,
-		MaxConnsPerHost:       Conns,
+		Proxy:                  http.ProxyFromEnvironment,
+		OnProxyConnectResponse: checkConnect,
+		TLSHandshakeTimeout:    handshakeTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
+		IdleConnTimeout:        60 * time.Second,
+		MaxIdleConns:           0, // the bound is per host
+		MaxIdleConnsPerHost:    Conns,
+		MaxConnsPerHost:        Conns,
 		// Body bytes that arrive with the header are copied once more out of this
 		// buffer; everything after goes straight to the reader, because reads
 		// are larger than it. So it is small.

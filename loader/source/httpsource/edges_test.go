@@ -71,7 +71,8 @@ func TestStatuses(t *testing.T) {
 		if e.Kind != want || e.Busy != busy || e.RetryAfter != after || e.Source != "s" || e.File != "f" ||
 			!strings.Contains(e.Detail, fmt.Sprint(status)) ||
 			strings.Contains(e.Error(), "other.example") != (status/100 == 3) || strings.Contains(e.Error(), "CANARY") ||
-			strings.Contains(e.Detail, "overwritten") != (want == source.Changed) || (e.Fix != "") != (status/100 == 3) {
+			strings.Contains(e.Detail, "overwritten") != (want == source.Changed) ||
+			(e.Fix != "") != (status/100 == 3 || status == 407 || want == source.Unavailable) {
 			t.Errorf("%d: %+v", status, e)
 		}
 		e.Fix = "check its name"

@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
@@ -19,17 +21,48 @@ import (
 // URL. A mistake that another try does not mend is of kind Refused. Source and file are the
 // caller's.
 func NoAnswer(err error) *source.Error {
-	e := &source.Error{Kind: source.Refused}
-	if d, fix := tlsMistake(err); d != "" {
-		e.Detail, e.Fix = d, fix
-		return e
+	if e, ok := errors.AsType[*source.Error](err); ok { // of this package
+		return &source.Error{Kind: e.Kind, Detail: e.Detail, Fix: e.Fix}
 	}
-	fix := "check the host's name and this machine's network"
+	host, fix := "", CheckNetwork
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		if at, err := url.Parse(u.URL); err == nil {
+			host = at.Host + ": "
+		}
+	}
 	if o, ok := errors.AsType[*net.OpError](err); ok && o.Op == "proxyconnect" {
-		fix = "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
+		host, fix = "the proxy: ", "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
 	}
-	return &source.Error{Kind: source.Unavailable, Detail: cause(err), Fix: fix}
+	if d, fix := tlsMistake(err); d != "" {
+		return source.Fail(source.Refused, host+d, fix)
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		host = "" // named by the cause
+	}
+	return source.Fail(source.Unavailable, host+cause(err), fix)
 }
+
+// CheckNetwork and TryLater are the ways out where a server gives no answer, or has a problem.
+const (
+	CheckNetwork = "check the host's name and this machine's network"
+	TryLater     = "the server has a problem, or what is between: try again later"
+)
+
+// checkConnect refuses what a proxy answers to CONNECT, but for 200.
+func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.Response) error {
+	kind, fix := source.Refused, "let it through there; NO_PROXY names hosts that are asked without the proxy"
+	switch {
+	case r.StatusCode == http.StatusOK:
+		return nil
+	case r.StatusCode == http.StatusProxyAuthRequired:
+		kind, fix = source.Denied, proxyLogin
+	case r.StatusCode >= 500:
+		kind = source.Unavailable
+	}
+	return source.Fail(kind, fmt.Sprintf("the proxy %s answered %d for %s", proxy.Host, r.StatusCode, req.Host), fix)
+}
+
+const proxyLogin = "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
 
 // tlsMistake describes what is wrong with a certificate or a port, and its way out; "" where
 // the error is another.

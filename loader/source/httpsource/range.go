@@ -195,8 +195,10 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Detail += ": " + words
 	}
 	switch code := r.StatusCode; {
-	case code == 401 || code == 403 || code == 407:
+	case code == 401 || code == 403:
 		e.Kind = source.Denied
+	case code == 407:
+		e.Kind, e.Fix = source.Denied, proxyLogin
 	case code == 404 || code == 410:
 		e.Kind = source.NotFound
 	case code == 412 || code == 416:
@@ -204,6 +206,10 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Detail += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
+		e.Fix = TryLater
+		if code == 429 {
+			e.Fix = "it asks for fewer requests: try again later"
+		}
 	case code/100 == 3:
 		e.Detail += ": a redirect that is not followed"
 		if to, err := r.Location(); err == nil {
@@ -229,7 +235,7 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return context.Cause(ctx)
 	}
 	if e, ok := errors.AsType[*source.Error](err); ok {
-		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
+		return source.Fail(e.Kind, e.Detail, e.Fix).At(location, file)
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
 		return source.Fail(source.Refused, fmt.Sprintf("the host is at %s, which is not a public address", r.addr),

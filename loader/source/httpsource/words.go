@@ -21,25 +21,35 @@ const (
 	maxWords   = 500
 )
 
-// Words returns the reason that a server gives for a refusal: of the hub's header, of the
-// message in XML or JSON, or of a short plain text; "" for any other body, and for a text
-// that may hold a credential. The body may be read again.
-func Words(r *http.Response) string {
+// PeekRefusal returns the beginning of the body of a refusal, which may be read again.
+func PeekRefusal(r *http.Response) ([]byte, error) {
 	if r.StatusCode < 300 || r.Body == nil {
-		return ""
+		return nil, nil
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxRefusal))
-	r.Body = struct { // a source may look for a code of its own there
+	r.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(b), r.Body), r.Body}
+	return bytes.TrimSpace(bytes.TrimPrefix(b, []byte("\ufeff"))), err
+}
+
+// Words returns the reason that a server gives for a refusal: of the hub's header, of the
+// message in XML or JSON, or of a short plain text; "" for any other body, and for a text
+// that may hold a credential.
+func Words(r *http.Response) string {
+	b, err := PeekRefusal(r)
 	message := r.Header.Get("X-Error-Message")
-	switch b = bytes.TrimSpace(bytes.TrimPrefix(b, []byte("\ufeff"))); {
+	switch {
 	case message != "" || len(b) == 0:
 	case b[0] == '<':
-		var e struct{ Message string }
+		var e struct{ Message, AuthenticationErrorDetail string }
 		_ = xml.Unmarshal(b, &e) // a page has no message
-		message = e.Message
+		message = CleanWords(e.Message, r.Request)
+		// Azure's detail may hold the string that was signed.
+		if d := CleanWords(e.AuthenticationErrorDetail, r.Request); d != "" && !strings.Contains(strings.ToLower(d), "string to sign") {
+			message = strings.TrimPrefix(message+": "+d, ": ")
+		}
 	case b[0] == '{' || b[0] == '[':
 		return CleanWords(MessageOf(b), r.Request)
 	case err == nil && r.StatusCode >= 400:
@@ -76,9 +86,10 @@ func messageOf(v any, depth int) string {
 
 // plainWords returns a short plain text that holds no address and no signature.
 func plainWords(r *http.Response, text string) string {
-	odd := func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("/=&?%+@", c) }
-	long := func(word string) bool { return len(word) > 30 }
-	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "text/plain" || len(text) >= 200 ||
+	odd := func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("=&%+@", c) }
+	long := func(word string) bool { return len(word) > 40 }
+	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "text/plain" || len(text) >= maxWords ||
+		strings.Contains(text, "//") ||
 		strings.ContainsFunc(text, odd) || slices.ContainsFunc(strings.Fields(text), long) {
 		return ""
 	}

@@ -66,7 +66,7 @@ func TestRefusedWebIdentity(t *testing.T) {
 	for _, c := range []struct{ file, sts, want string }{
 		{token, tokens.URL, "for the role of AWS_ROLE_ARN: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity (allow it"},
 		{token + ".none", tokens.URL, `token.none": no such file or directory (allow it`},
-		{token, gone.URL, "AWS_ROLE_ARN: the server of tokens: dial: connect: connection refused (allow it"},
+		{token, gone.URL, "AWS_ROLE_ARN: the server of tokens: " + strings.TrimPrefix(gone.URL, "http://") + ": dial: connect: connection refused (allow it"},
 	} {
 		s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
 			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none",
