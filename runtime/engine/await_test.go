@@ -121,8 +121,8 @@ func TestHintsOfCommands(t *testing.T) {
 		})
 	}
 	tls := &StatusError{Status: 400, Body: "Client sent an HTTP request to an HTTPS server."}
-	got, want := New(Command{Engine: functions.EngineCommand}).healthHint(tls), " (thaw asks by HTTP: start the engine without its certificate)"
-	if got != want {
+	want := " (thaw asks by HTTP: start the engine without its certificate)"
+	if got := New(Command{Engine: functions.EngineCommand}).healthHint(tls); got != want {
 		t.Error(got)
 	}
 	e := New(Command{Engine: functions.EngineCommand, URL: "http://127.0.0.1:1", Health: "/health"})
