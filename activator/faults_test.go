@@ -538,8 +538,10 @@ func TestDrain(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		w.act.Drain(t.Context())
-		if l := w.act.waiting.Len(); l != 0 {
-			t.Error("still waiting:", l)
+		select {
+		case <-w.act.waiting.Drained():
+		default:
+			t.Error("requests wait still")
 		}
 		if r := w.post("/v1/chat/completions", plainRequest); r.status != 503 || r.code() != "shutting_down" || r.head.Get("Retry-After") != "1" {
 			t.Errorf("%+v", r)

@@ -243,7 +243,6 @@ func (s *eventStream) forward() {
 		return
 	}
 	s.hi = copy(s.buf, s.buf[s.lo:s.hi])
-	s.lo = 0
 	if s.hi == len(s.buf) {
 		s.buf = append(s.buf, make([]byte, len(s.buf))...)
 	}

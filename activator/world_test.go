@@ -163,7 +163,7 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 		change(&o)
 	}
 	if o.Remotes == nil {
-		o.Remotes = remote.New(remote.Options{Dial: w.dialEngine, Getenv: func(string) string { return "*" }})
+		o.Remotes = remote.New(remote.Options{Dial: w.dialEngine, Getenv: func(string) string { return "*" }, Metrics: w.reg})
 	}
 	w.act = New(o)
 	o.Remotes.Attach(w.act)

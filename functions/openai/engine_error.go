@@ -64,7 +64,7 @@ func readErrorWords(body []byte) errorWords {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	if len(body) == 0 || d.Decode(&v) != nil || d.More() {
+	if d.Decode(&v) != nil || d.More() {
 		return errorWords{message: readPlainWords(body)}
 	}
 	w := wordsOf(v, 0)
@@ -114,10 +114,10 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 	w.param, _ = v["param"].(string)
 	for _, name := range [...]string{"code", "status", "status_code", "statusCode"} {
 		s := fmt.Sprint(v[name])
-		n, err := strconv.Atoi(s)
+		n, _ := strconv.Atoi(s)
 		switch v[name].(type) {
 		case string, json.Number:
-			if err == nil && n >= 400 && n < 600 {
+			if n >= 400 && n < 600 {
 				w.status = n
 			} else if w.code == "" {
 				w.code = s
@@ -127,7 +127,7 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 	var all []string
 	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason", "choices"} {
 		inner := wordsOf(v[name], depth+1)
-		if name == "error" || len(all) == 0 {
+		if len(all) == 0 {
 			w = inner.over(w)
 		}
 		if inner.message != "" && (len(all) == 0 || name != "title" && len(all) == 1 && all[0] != inner.message && isString(v["error"])) {
@@ -178,7 +178,7 @@ func readPlainWords(body []byte) string {
 	}
 	title := strings.Join(all, " ")
 	text := strings.Join(strings.Fields(html.UnescapeString(htmlHidden.ReplaceAllString(s, " "))), " ")
-	if title == "" || strings.HasPrefix(text, title) {
+	if strings.HasPrefix(text, title) {
 		return text
 	}
 	return strings.TrimSpace(title + " " + text)
@@ -250,7 +250,7 @@ var statusOfCode = map[string]int{
 // setAdvice takes the engine's own advice on when to try again.
 func (e *Error) setAdvice(header func(name string) string, now time.Time) {
 	after := ParseRetryAfter(header("retry-after"), now, MaxRetryAfter)
-	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 { // the official clients read it first
+	if ms, _ := strconv.ParseFloat(header("retry-after-ms"), 64); ms > 0 { // the official clients read it first
 		after = secondsOf(ms/1000, MaxRetryAfter)
 	}
 	retry := *e.Retry
@@ -275,10 +275,7 @@ func ParseRetryAfter(value string, now time.Time, maximum time.Duration) time.Du
 	if s, err := strconv.ParseFloat(value, 64); err == nil {
 		return secondsOf(s, maximum)
 	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
+	at, _ := http.ParseTime(value) // of another text the zero time, which is over
 	return secondsOf(at.Sub(now).Seconds(), maximum)
 }
 
@@ -354,7 +351,7 @@ func memberNamed(d []byte, name string) (v []byte) {
 // and the last.
 func eachMember(d []byte, yield func(name, value []byte) bool) {
 	i := skipSpace(d, 1)
-	for i < len(d) && d[i] == '"' {
+	for {
 		end, _, err := scanString(d, i)
 		if err != nil {
 			return

@@ -243,7 +243,7 @@ func openCatalog(c *cli.ServeConfig) (*catalog.Catalog, *sizer.Folder, error) {
 	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"),
 		Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("the functions: %w", err)
+		return nil, nil, fmt.Errorf("the functions: %w (--functions DIR or THAW_FUNCTIONS names the folder of model files)", err)
 	}
 	return cat, sized, nil
 }
@@ -255,7 +255,7 @@ func makeDataFolder(path string) (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return "", fmt.Errorf("the data folder: %w", err)
+		return "", fmt.Errorf("the data folder: %w (--data DIR or THAW_DATA names another)", err)
 	}
 	return path, nil
 }

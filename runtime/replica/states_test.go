@@ -843,7 +843,11 @@ func TestAdoptStates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return Adopt(o, m, child)
+			r := Adopt(o, m, child)
+			if st := r.Status(); st.State != functions.Loading || st.Model != "m" {
+				t.Errorf("before it runs: %+v", st)
+			}
+			return r
 		})
 	}
 	t.Run("alive", func(t *testing.T) {

@@ -88,9 +88,7 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 		}
 		return true
 	})
-	if len(free) > 0 {
-		s.removeUnused(free)
-	}
+	removeUnused(free)
 	for _, l := range s.unowned {
 		if d := max(l.checkAt().Sub(now), time.Millisecond); !more || d < again {
 			again, more = d, true
@@ -103,7 +101,10 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 const exitReorder = 100 * time.Millisecond
 
 // removeUnused removes those of the files that no process on this machine uses.
-func (s *supervisor) removeUnused(free map[uint64]bool) {
+func removeUnused(free map[uint64]bool) {
+	if len(free) == 0 {
+		return
+	}
 	for _, c := range listProcesses() {
 		for _, inode := range sharedInUse(c.pid, free) {
 			delete(free, inode)
@@ -149,19 +150,7 @@ func removePredecessorShared(dir string) {
 			free[inode] = true
 		}
 	}
-	if len(free) == 0 {
-		return
-	}
-	for _, c := range listProcesses() {
-		for _, inode := range sharedInUse(c.pid, free) {
-			delete(free, inode) // used by another process
-		}
-	}
-	for name, inode := range all {
-		if free[inode] && shmInode(name) == inode {
-			removeShm(name)
-		}
-	}
+	removeUnused(free)
 }
 
 // removeLeftovers removes the shared memory and scratch folder of an ended group.
@@ -171,7 +160,5 @@ func (p *process) removeLeftovers() {
 			removeShm(name)
 		}
 	}
-	if p.scratch != "" {
-		os.RemoveAll(p.scratch)
-	}
+	os.RemoveAll(p.scratch)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -128,14 +129,14 @@ func TestServiceMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", maxMessage)
+	long := strings.Repeat("x", 500)
 	for message, want := range map[string]string{
 		"The blob is gone.\nRequestId:1\nTime:2": "The blob is gone", " a\tb ": "a b", long: long, long + "y": long + "…", "": "", "of sig=x": "", "of c2lnbmF0dXJl=": "",
 		"of c2lnbmF0dXJl%3D": "", "of SIGNED": "", "of abc": "of abc",
 	} {
-		r := &http.Response{Body: io.NopCloser(strings.NewReader("\ufeff<Error><Message>" + message + "</Message></Error>")),
+		r := &http.Response{StatusCode: 403, Body: io.NopCloser(strings.NewReader("\ufeff<Error><Message>" + message + "</Message></Error>")),
 			Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}}}
-		if got := serviceMessage(r); got != want {
+		if got := httpsource.Words(r); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
 		}
 	}
@@ -143,15 +144,12 @@ func TestServiceMessage(t *testing.T) {
 		"Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]": "no: Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]",
 		"Signature did not match. String to sign used was r\n":                                  "no", "The MAC signature 'SIGNED' is not the same": "no", "": "no",
 	} {
-		r := &http.Response{Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}},
+		r := &http.Response{StatusCode: 403, Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}},
 			Body: io.NopCloser(strings.NewReader("<Error><Message>no.</Message><AuthenticationErrorDetail>" + detail +
 				"</AuthenticationErrorDetail></Error>"))}
-		if got := serviceMessage(r); got != want {
+		if got := httpsource.Words(r); got != want {
 			t.Errorf("%q: %q, want %q", detail, got, want)
 		}
-	}
-	if serviceMessage(nil) != "" || serviceMessage(&http.Response{Body: io.NopCloser(strings.NewReader("<"))}) != "" {
-		t.Error("without a request")
 	}
 }
 
