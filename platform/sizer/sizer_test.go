@@ -180,6 +180,7 @@ func TestCheckGPUs(t *testing.T) {
 		{functions.EngineVLLM, "s3://b/m", 3, nil, "32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8, 16, 32)"},
 		{functions.EngineSGLang, "s3://b/m", 6, nil, "among 6 GPUs"},
 		{functions.EngineVLLM, "s3://b/m", 4, []string{"--tensor-parallel-size=3"}, "among 3 GPUs"},
+		{functions.EngineVLLM, "s3://b/m", 2, []string{"-tp", "4"}, "args ask for 4 GPUs, and resources.gpus is 2 (leave the flag out, or gpus: 4)"},
 		{functions.EngineVLLM, "s3://b/m", 4, nil, ""},
 		{functions.EngineVLLM, "s3://b/m", 3, []string{"--pipeline-parallel-size", "3"}, ""},
 		{functions.EngineVLLM, "s3://b/m", 3, []string{"-tp", "1"}, ""},

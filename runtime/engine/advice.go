@@ -51,7 +51,7 @@ var advices = []struct {
 	{regexp.MustCompile(`attempting to bind|assign requested address|EADDRNOTAVAIL|listen EACCES|port is already allocated`), "an engine listens on 127.0.0.1 at {port}, which args pass to it; of a container -p 127.0.0.1:{port}:PORT"},
 	{regexp.MustCompile(`container name .* already in use`), "docker run --rm, without --name: several replicas may run, and one that ended is started again"},
 	{regexp.MustCompile(`permission denied .*[Dd]ocker`), "thaw's user needs the group docker"},
-	{regexp.MustCompile(`command not found|CommandNotFoundError`), "name the program by its whole path, that of its own environment (venv, conda), or set PATH in env"},
+	{regexp.MustCompile(`command not found|(?:exec|line \d+|\d+): \S+: not found|CommandNotFoundError`), "name the program by its whole path, that of its own environment (venv, conda), or set PATH in env"},
 	{regexp.MustCompile(`(?:bash|sh|python\d?)\\r`), "the script has the line ends of Windows: dos2unix FILE"},
 	{regexp.MustCompile(`[Ee]xec format error`), "the program is built for another kind of processor or system, or is a script without #! in its first line"},
 	{regexp.MustCompile(`res=<Response \[\d+\]>`), "the engine's own request to 127.0.0.1 went through a proxy: NO_PROXY: 127.0.0.1 in env"},

@@ -33,6 +33,8 @@ func TestAdviceForms(t *testing.T) {
 		"docker's port":                     {"docker: Error response from daemon: Bind for 0.0.0.0:8000 failed: port is already allocated.", "exit code 125", []string{"0.0.0.0:8000", "{port}:PORT"}},
 		"docker's name":                     {"docker: Error response from daemon: Conflict. The container name \"/vllm\" is already in use by container \"3f2a\".", "exit code 125", []string{`"/vllm"`, "without --name"}},
 		"a program in a script":             {"/srv/start.sh: line 2: vllm: command not found", "exit code 127", []string{"vllm: command not found", "whole path"}},
+		"a program in a command of bash":    {"/usr/bin/bash: line 1: exec: my-server: not found", "exit code 127", []string{"my-server: not found", "whole path"}},
+		"a program in a command of sh":      {"/bin/sh: 1: vllm: not found", "exit code 127", []string{"vllm: not found", "whole path"}},
 		"line ends of Windows":              {"env: 'python3\\r': No such file or directory", "exit code 127", []string{"python3", "dos2unix"}},
 		"another processor":                 {"/srv/start.sh: line 1: /opt/llama-server: cannot execute binary file: Exec format error", "exit code 126", []string{"Exec format error", "another kind of processor"}},
 		"NumPy":                             {"A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.1 as it may crash.\n" + trace + "AttributeError: _ARRAY_API not found", "", []string{"cannot be run in NumPy 2.0.1", "of versions that do not fit"}},
