@@ -325,9 +325,8 @@ func (e *endpoint) match(path string) (args []string, ok bool) {
 }
 
 func writeError(res *httpserver.Response, err *openai.Error) {
-	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}
-	for name, value := range err.Header {
-		res.Set(name, value)
-	}
+	*res = httpserver.Response{}
+	res.Refuse(err)
+	res.Body = append(res.Body, '\n')
 	res.Set("cache-control", "no-store")
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"os"
@@ -52,14 +53,11 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 	claimed := false
 	if len(checkAt) > 0 && len(s.byPID) > 0 {
 		for _, c := range listProcesses() {
-			p := s.byPID[c.group]
+			p := cmp.Or(s.byPID[c.PGRP], s.byPID[c.Session])
 			if p == nil {
-				p = s.byPID[c.session]
-			}
-			if p == nil || c.zombie {
 				continue
 			}
-			for _, inode := range sharedInUse(c.pid, checkAt) {
+			for _, inode := range sharedInUse(c.PID, checkAt) {
 				// A semaphore has two names for a moment.
 				for _, l := range s.unowned {
 					if l.inode == inode {
@@ -106,7 +104,7 @@ func removeUnused(free map[uint64]bool) {
 		return
 	}
 	for _, c := range listProcesses() {
-		for _, inode := range sharedInUse(c.pid, free) {
+		for _, inode := range sharedInUse(c.PID, free) {
 			delete(free, inode)
 		}
 	}
