@@ -139,7 +139,7 @@ func (c *Call) words(body []byte, whole bool) string {
 func (t *target) keyPlace() string {
 	switch from := t.spec.Spec.KeyFrom; {
 	case from.Env != "":
-		return "which is in the variable " + from.Env
+		return "which is in the variable " + from.Env + ", read when thaw starts"
 	case t.keyFile.path != "":
 		return "which is in the file that keyFrom names"
 	}
