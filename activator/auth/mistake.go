@@ -25,6 +25,8 @@ func Mistake(header func(name string) string) string {
 		return "two were sent: the one in Authorization counts, not that in x-api-key or api-key."
 	}
 	switch low := strings.ToLower(secret); {
+	case strings.HasPrefix(low, "bearer") && given == "":
+		return "the word Bearer was sent with it: x-api-key and api-key take the key alone."
 	case strings.HasPrefix(low, "bearer"):
 		return "the word Bearer was sent twice: the client adds it by itself."
 	case strings.Trim(secret, "\"'<>") != secret:

@@ -17,6 +17,7 @@ func TestMistake(t *testing.T) {
 		{"Authorization", "Token " + key, "Send Authorization: Bearer KEY"},
 		{"Authorization", "Basic dXNlcjpwYXNz", "the scheme Basic"},
 		{"Authorization", "Bearer Bearer " + key, "the word Bearer was sent twice"},
+		{"X-Api-Key", "Bearer " + key, "x-api-key and api-key take the key alone"},
 		{"Authorization", `Bearer "` + key + `"`, "with quotes or brackets around it"},
 		{"Authorization", "Bearer <" + key + ">", "with quotes or brackets around it"},
 		{"Authorization", "Bearer {'api_key': '" + key + "'}", "was not filled in"},

@@ -43,7 +43,7 @@ func readCreation(body []byte) (c creation, window time.Duration, e *openai.Erro
 			return c, 0, openai.New(openai.InvalidValue,
 				"The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
 		}
-		return c, 0, openai.New(openai.InvalidJSON, "The body is not valid JSON.")
+		return c, 0, openai.New(openai.InvalidJSON, "The body is not valid JSON: "+functions.Clip(strings.TrimPrefix(err.Error(), "jsontext: "))+".")
 	}
 	window, err := time.ParseDuration(c.CompletionWindow)
 	invalid := func(param, text string) (creation, time.Duration, *openai.Error) {

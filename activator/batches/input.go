@@ -93,7 +93,8 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 		if bytes.IndexByte(line, 0) >= 0 {
 			return fault("invalid_json_line", "", "The line is not valid JSON: it has zero bytes, as text in UTF-16 has. Save the file as UTF-8.")
 		}
-		return fault("invalid_json_line", "", "The line is not valid JSON.")
+		return fault("invalid_json_line", "", "The line is not valid JSON: "+functions.Clip(strings.TrimPrefix(err.Error(), "jsontext: "))+
+			". Each line is one whole object in UTF-8.")
 	}
 	switch {
 	case l.CustomID == "":
