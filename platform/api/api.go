@@ -223,7 +223,7 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 			return nil, nil, caller{}, err
 		}
 		if allow != nil {
-			err := openai.New(openai.MethodNotAllowed, "")
+			err := openai.New(openai.MethodNotAllowed, "Use "+strings.Join(allow, " or ")+" here.")
 			err.Allow = strings.Join(allow, ", ")
 			return nil, nil, caller{}, err
 		}
@@ -238,9 +238,10 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	if err != nil {
 		return err
 	}
-	q, ok := parseQuery(req.Query, e.query)
-	if !ok {
-		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
+	q, wrong := parseQuery(req.Query, e.query)
+	if wrong != "" {
+		return openai.New(openai.InvalidValue, "The query `"+functions.Clip(wrong)+"` is not one that this endpoint takes (each once); it takes: "+
+			cmp.Or(strings.Join(e.query, ", "), "none")).With(functions.Clip(wrong))
 	}
 	if name := q.badSwitch(); name != "" {
 		return openai.New(openai.InvalidValue, name+" is `"+functions.Clip(q[name])+"`; want true or false.").With(name)

@@ -30,6 +30,8 @@ func Error(what, path string) *openai.Error {
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
 	if nearest := nearestPath(path); nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
+	} else if strings.HasPrefix(path, "/api/v1") {
+		text += " The paths of the API are at /openapi.json."
 	} else {
 		text += " Models answer at /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses, /v1/messages and the like;" +
 			" GET /v1/models lists them."
