@@ -240,8 +240,9 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	}
 	q, wrong := parseQuery(req.Query, e.query)
 	if wrong != "" {
-		return openai.New(openai.InvalidValue, "The query `"+functions.Clip(wrong)+"` is not one that this endpoint takes (each once); it takes: "+
-			cmp.Or(strings.Join(e.query, ", "), "none")).With(functions.Clip(wrong))
+		return openai.New(openai.InvalidValue,
+			"The query `"+functions.Clip(wrong)+"` is not one that this endpoint takes (each once); it takes: "+
+				cmp.Or(strings.Join(e.query, ", "), "none")).With(functions.Clip(wrong))
 	}
 	if name := q.badSwitch(); name != "" {
 		return openai.New(openai.InvalidValue, name+" is `"+functions.Clip(q[name])+"`; want true or false.").With(name)
