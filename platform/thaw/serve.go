@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -254,7 +255,14 @@ func makeDataFolder(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	err = os.MkdirAll(path, 0o700)
+	if err == nil {
+		var probe *os.File
+		if probe, err = os.CreateTemp(path, ".probe-*"); err == nil {
+			err = cmp.Or(probe.Close(), os.Remove(probe.Name()))
+		}
+	}
+	if err != nil {
 		return "", fmt.Errorf("the data folder: %w (--data DIR or THAW_DATA names another)", err)
 	}
 	return path, nil
