@@ -38,7 +38,8 @@ func Mistake(header func(name string) string) string {
 	case strings.Contains(secret, "://"):
 		return "an address was sent in its place."
 	case !strings.HasPrefix(secret, Prefix):
-		return "keys of this server begin with " + Prefix + ", and the one that was sent does not. `thaw keys create` makes one."
+		return "keys of this server begin with " + Prefix + " (its admin token is in DATA/admin-token), and the one that was sent does not. " +
+			"`thaw keys create` makes one."
 	}
 	return "this server has no such key, or has it no more. `thaw keys create` makes one."
 }

@@ -25,7 +25,7 @@ func TestMistake(t *testing.T) {
 		{"Authorization", "Bearer undefined", "a placeholder was sent: no key is set at the client"},
 		{"Authorization", "Bearer EMPTY", "a placeholder was sent"},
 		{"Authorization", "Bearer https://api.example.com/v1", "an address was sent"},
-		{"Authorization", "Bearer sk-proj-abc", "begin with " + Prefix + ", and the one that was sent does not"},
+		{"Authorization", "Bearer sk-proj-abc", "begin with " + Prefix + " (its admin token"},
 		{"Authorization", "Bearer " + key, "has no such key"},
 		{"X-Api-Key", key, "has no such key"},
 	} {

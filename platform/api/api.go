@@ -218,8 +218,9 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 	}
 	e, args, allow := a.match(req.Method, req.Path)
 	if e == nil {
-		// Who may not read learns no more about a path than about any other.
-		if _, err := a.access.identify(req, read); err != nil {
+		// Who may not read learns no more about a path than about any other. Where all may, a key
+		// is a dummy, and the path is what is wrong: that of another server's API, or of none.
+		if _, err := a.access.identify(req, read); err != nil && !a.access.open() {
 			return nil, nil, caller{}, err
 		}
 		if allow != nil {
@@ -268,7 +269,7 @@ func (a *Access) identify(req *httpserver.Request, r permission) (caller, *opena
 	case r == probe:
 	case bearer != "" && !ok:
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
-		return caller{}, openai.New(openai.InvalidAPIKey, "")
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: "+auth.Mistake(req.Header))
 	case r == own && !ok:
 		return caller{}, openai.New(openai.InvalidAPIKey,
 			"Incorrect API key provided: this path requires a key of the model's team or of an admin. Send Authorization: Bearer KEY.")

@@ -61,3 +61,22 @@ func TestWrongRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestPathsOfOthersOnOpenServer: a dummy key, as every client sends one, hides no hint about the path,
+// and the error has the form of the API that is meant.
+func TestPathsOfOthersOnOpenServer(t *testing.T) {
+	r := start(t, func(o *Options) { o.Access.Open = true })
+	for path, want := range map[string]string{
+		"/chat/completions":                      `{"error":{"message":"Unknown endpoint: this server does not answer /chat/completions. Nearest: `,
+		"/openai/deployments/m/chat/completions": "Nearest: `/v1/chat/completions`",
+		"/api/chat":                              `{"error":"Unknown endpoint: this server does not answer /api/chat. Nearest: `,
+		"/anthropic/v1/messages":                 `{"type":"error","error":{"type":"not_found_error","message":"Unknown endpoint`,
+	} {
+		if status, _, body := r.ask(t, "POST", path, "x", "{}"); status != 404 || !strings.Contains(string(body), want) {
+			t.Errorf("%s: %d %s, want %s", path, status, body, want)
+		}
+	}
+	if status, _, body := r.ask(t, "GET", "/api/v1/functions", "x", ""); status != 401 || !strings.Contains(string(body), "begin with sk-thaw-") {
+		t.Errorf("%d %s", status, body)
+	}
+}
