@@ -67,7 +67,7 @@ func TestWrongRequests(t *testing.T) {
 func TestPathsOfOthersOnOpenServer(t *testing.T) {
 	r := start(t, func(o *Options) { o.Access.Open = true })
 	for path, want := range map[string]string{
-		"/chat/completions":                      `{"error":{"message":"Unknown endpoint: this server does not answer /chat/completions. Nearest: `,
+		"/chat/completions":                      `{"error":{"message":"Unknown endpoint: this server does not answer /chat/completions.`,
 		"/openai/deployments/m/chat/completions": "Nearest: `/v1/chat/completions`",
 		"/api/chat":                              `{"error":"Unknown endpoint: this server does not answer /api/chat. Nearest: `,
 		"/anthropic/v1/messages":                 `{"type":"error","error":{"type":"not_found_error","message":"Unknown endpoint`,
@@ -76,7 +76,8 @@ func TestPathsOfOthersOnOpenServer(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", path, status, body, want)
 		}
 	}
-	if status, _, body := r.ask(t, "GET", "/api/v1/functions", "x", ""); status != 401 || !strings.Contains(string(body), "begin with sk-thaw-") {
+	if status, _, body := r.ask(t, "GET", "/api/v1/functions", "x", ""); status != 401 ||
+		!strings.Contains(string(body), "begin with sk-thaw-") {
 		t.Errorf("%d %s", status, body)
 	}
 }
