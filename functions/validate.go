@@ -6,6 +6,7 @@ import (
 	"math"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -50,7 +51,7 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	if meta.Name == "" {
 		p.add("metadata.name", labelHint, "a name is needed")
 	} else if !IsLabel(meta.Name) {
-		p.add("metadata.name", labelHint, "%q is no DNS label", Clip(meta.Name))
+		p.notLabel("metadata.name", meta.Name)
 	}
 	for _, k := range slices.Sorted(maps.Keys(meta.Labels)) {
 		if k == "" || len(k) > 253 || !printable(k) || len(meta.Labels[k]) > 253 || !printable(meta.Labels[k]) {
@@ -59,12 +60,26 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	}
 }
 
+// notLabel adds the problem of a name that is no DNS label, with the nearest one.
+func (p *problems) notLabel(path, name string) {
+	hint := labelHint
+	near := strings.Trim(notInLabels.ReplaceAllString(strings.ToLower(name), "-"), "-")
+	if len(name) > 63 {
+		hint = fmt.Sprintf("it has %d characters; %s", len(name), labelHint)
+	} else if IsLabel(near) {
+		hint = "such as " + near + ": " + labelHint
+	}
+	p.add(path, hint, "%q is no DNS label", Clip(name))
+}
+
+var notInLabels = regexp.MustCompile(`[^a-z0-9-]+`)
+
 // checkFunction checks the head of a kind of function. The name that "model": "auto" means is a
 // Router's.
 func (p *problems) checkFunction(version, kind, want string, meta Metadata) {
 	p.checkHead(version, kind, want, meta)
 	if !IsLabel(meta.Namespace) {
-		p.add("metadata.namespace", labelHint, "%q is no DNS label", Clip(meta.Namespace))
+		p.notLabel("metadata.namespace", meta.Namespace)
 	}
 	if meta.Name == AutoRouter && want != KindRouter {
 		p.add("metadata.name", "take another name", "%q is reserved for a Router: a request that names it lets one choose", meta.Name)
@@ -214,7 +229,7 @@ func (p *problems) checkEngine(s *ModelSpec) {
 func (p *problems) checkUniqueLabel(list string, i int, name string, seen map[string]int) {
 	path := fmt.Sprintf("spec.%s[%d].name", list, i)
 	if !IsLabel(name) {
-		p.add(path, labelHint, "%q is no DNS label", Clip(name))
+		p.notLabel(path, name)
 	} else if first, ok := seen[name]; ok {
 		p.add(path, "names of "+list+" are unique", "%q is already the name of spec.%s[%d]", name, list, first)
 	} else {

@@ -96,6 +96,8 @@ func TestValidate(t *testing.T) {
 		}, "spec.probe.body", "probe: none"},
 		{"health of ember", func(m *Model) { m.Spec.Health = "/h" }, "spec.health", "command"},
 		{"args", func(m *Model) { m.Spec.Args = []string{"-a", "b\x00"} }, "spec.args[1]", "NUL"},
+		{"name of Ollama", func(m *Model) { m.Metadata.Name = "Qwen2.5:32B" }, "metadata.name", "such as qwen2-5-32b: 1 to 63 lower-case letters"},
+		{"name too long", func(m *Model) { m.Metadata.Name = strings.Repeat("a", 64) }, "metadata.name", "it has 64 characters"},
 		{"args of a shell", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"vllm", "serve", "x"} }, "spec.args[0]", "args are its flags"},
 		{"args without hyphens", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"max-model-len=64"} }, "spec.args[0]", "no flag of vllm"},
 		{"args with a dash", func(m *Model) { m.Spec.Args = []string{"--max-model-len=64", "—token-delay=1s"} }, "spec.args[1]", "a dash that is no hyphen"},

@@ -25,6 +25,8 @@ func Mistake(header func(name string) string) string {
 		return "two were sent: the one in Authorization counts, not that in x-api-key or api-key."
 	}
 	switch low := strings.ToLower(secret); {
+	case strings.HasPrefix(low, "bearer") && given == "":
+		return "the word Bearer was sent with it: x-api-key and api-key take the key alone."
 	case strings.HasPrefix(low, "bearer"):
 		return "the word Bearer was sent twice: the client adds it by itself."
 	case strings.Trim(secret, "\"'<>") != secret:
@@ -36,7 +38,8 @@ func Mistake(header func(name string) string) string {
 	case strings.Contains(secret, "://"):
 		return "an address was sent in its place."
 	case !strings.HasPrefix(secret, Prefix):
-		return "keys of this server begin with " + Prefix + ", and the one that was sent does not. `thaw keys create` makes one."
+		return "keys of this server begin with " + Prefix + " (its admin token is in DATA/admin-token), and the one that was sent does not. " +
+			"`thaw keys create` makes one."
 	}
 	return "this server has no such key, or has it no more. `thaw keys create` makes one."
 }

@@ -17,6 +17,7 @@ func TestMistake(t *testing.T) {
 		{"Authorization", "Token " + key, "Send Authorization: Bearer KEY"},
 		{"Authorization", "Basic dXNlcjpwYXNz", "the scheme Basic"},
 		{"Authorization", "Bearer Bearer " + key, "the word Bearer was sent twice"},
+		{"X-Api-Key", "Bearer " + key, "x-api-key and api-key take the key alone"},
 		{"Authorization", `Bearer "` + key + `"`, "with quotes or brackets around it"},
 		{"Authorization", "Bearer <" + key + ">", "with quotes or brackets around it"},
 		{"Authorization", "Bearer {'api_key': '" + key + "'}", "was not filled in"},
@@ -24,7 +25,7 @@ func TestMistake(t *testing.T) {
 		{"Authorization", "Bearer undefined", "a placeholder was sent: no key is set at the client"},
 		{"Authorization", "Bearer EMPTY", "a placeholder was sent"},
 		{"Authorization", "Bearer https://api.example.com/v1", "an address was sent"},
-		{"Authorization", "Bearer sk-proj-abc", "begin with " + Prefix + ", and the one that was sent does not"},
+		{"Authorization", "Bearer sk-proj-abc", "begin with " + Prefix + " (its admin token"},
 		{"Authorization", "Bearer " + key, "has no such key"},
 		{"X-Api-Key", key, "has no such key"},
 	} {

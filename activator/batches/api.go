@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/jsonerror"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -41,9 +42,10 @@ func readCreation(body []byte) (c creation, window time.Duration, e *openai.Erro
 	if err := json.Unmarshal(body, &c, json.RejectUnknownMembers(true)); err != nil {
 		if s, ok := errors.AsType[*json.SemanticError](err); ok {
 			return c, 0, openai.New(openai.InvalidValue,
-				"The body is not one of a batch: "+describeMismatch(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
+				"The body is not one of a batch: "+jsonerror.Describe(s)+".").With(strings.TrimPrefix(string(s.JSONPointer), "/"))
 		}
-		return c, 0, openai.New(openai.InvalidJSON, "The body is not valid JSON.")
+		return c, 0, openai.New(openai.InvalidJSON,
+			"The body is not valid JSON: "+functions.Clip(strings.TrimPrefix(err.Error(), "jsontext: "))+".")
 	}
 	window, err := time.ParseDuration(c.CompletionWindow)
 	invalid := func(param, text string) (creation, time.Duration, *openai.Error) {

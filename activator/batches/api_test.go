@@ -234,6 +234,21 @@ func TestPages(t *testing.T) {
 	})
 }
 
+// A line that is no JSON is told with the reason and with what a line is.
+func TestReasonOfBadLine(t *testing.T) {
+	for in, want := range map[string]string{
+		"{\"custom_id\":\"\xe9\"}\n":                 "invalid UTF-8",
+		"{\n \"custom_id\": \"a\"\n}\n":              "unexpected EOF",
+		strings.Replace(line("a", "m0"), ":", "", 1): "invalid character",
+	} {
+		x, err := readInput(strings.NewReader(in), "/v1/chat/completions", 4096, nil, func(string) *openai.Error { return nil })
+		if err != nil || len(x.faults) == 0 || !strings.Contains(x.faults[0].Message, want) ||
+			!strings.Contains(x.faults[0].Message, "Each line is one whole object in UTF-8") {
+			t.Errorf("%q: %+v, %v", in, x.faults, err)
+		}
+	}
+}
+
 // The faults of an input are told by line, up to a bound.
 func TestBadLines(t *testing.T) {
 	good := line("a", "m0")

@@ -3,18 +3,17 @@ package batches
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/spend"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/jsonerror"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -88,12 +87,13 @@ func parseLine(line []byte, endpoint string) (l inputLine, model string, problem
 	if err := json.Unmarshal(line, &l, json.RejectUnknownMembers(true)); err != nil {
 		if s, ok := errors.AsType[*json.SemanticError](err); ok {
 			return fault("invalid_json_line", "",
-				"The line is not a request: "+describeMismatch(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
+				"The line is not a request: "+jsonerror.Describe(s)+". Want {\"custom_id\", \"method\", \"url\", \"body\"}.")
 		}
 		if bytes.IndexByte(line, 0) >= 0 {
 			return fault("invalid_json_line", "", "The line is not valid JSON: it has zero bytes, as text in UTF-16 has. Save the file as UTF-8.")
 		}
-		return fault("invalid_json_line", "", "The line is not valid JSON.")
+		return fault("invalid_json_line", "", "The line is not valid JSON: "+functions.Clip(strings.TrimPrefix(err.Error(), "jsontext: "))+
+			". Each line is one whole object in UTF-8.")
 	}
 	switch {
 	case l.CustomID == "":
@@ -173,42 +173,4 @@ func readInput(in io.Reader, endpoint string, most int64, done map[string]bool, 
 		out.faults = []store.LineError{{Code: "empty_file", Message: "The file has no requests."}}
 	}
 	return out, err
-}
-
-// jsonKinds are the words for the kinds of JSON values.
-var jsonKinds = map[byte]string{'n': "null", 't': "true", 'f': "false", '"': "a string", '0': "a number", '{': "an object", '[': "a list"}
-
-// describeMismatch says in words of JSON why a value is not of the form that is wanted. The
-// error's own text has names of Go types.
-func describeMismatch(e *json.SemanticError) string {
-	name := "it"
-	if path := strings.TrimPrefix(string(e.JSONPointer), "/"); path != "" {
-		name = "`" + functions.Clip(path) + "`"
-	}
-	if errors.Is(e.Err, json.ErrUnknownName) {
-		return name + " is no member of it"
-	}
-	is := cmp.Or(jsonKinds[byte(e.JSONKind)], "of another kind")
-	if want := wantedKind(e.GoType); want != "" && want != is {
-		return name + " is " + is + ", not " + want
-	}
-	return name + " is not valid there"
-}
-
-// wantedKind is the kind of JSON value that a type is read from; "" for any.
-func wantedKind(t reflect.Type) string {
-	if t == nil {
-		return ""
-	}
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Int64, reflect.Int:
-		return "a whole number"
-	case reflect.Struct, reflect.Map:
-		return "an object"
-	case reflect.Pointer:
-		return wantedKind(t.Elem())
-	}
-	return ""
 }

@@ -186,10 +186,10 @@ func (u *upload) count(p []byte) {
 func (u *upload) check() error {
 	switch {
 	case !u.file:
-		return openai.New(openai.InvalidValue, "The form has no part file.").With("file")
+		return openai.New(openai.InvalidValue, "The form has no part file: send file=@NAME.jsonl and purpose=batch.").With("file")
 	case u.purpose != "batch":
 		return openai.New(openai.InvalidValue,
-			"purpose is `"+functions.Clip(u.purpose)+"`; this server takes files for batch only.").With("purpose")
+			"purpose is `"+functions.Clip(u.purpose)+"`; this server takes files for batch only: send the part purpose=batch.").With("purpose")
 	case u.lines == 0:
 		return openai.New(openai.InvalidValue, "The file is empty.").With("file")
 	}

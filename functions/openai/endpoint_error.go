@@ -8,9 +8,18 @@ import (
 	"strings"
 )
 
+// ollamaPaths follow /api/ in Ollama's API, whose clients print an error that is a text alone.
+const ollamaPaths = " tags ps show version chat generate embed embeddings pull push create copy delete blobs "
+
 // For returns e in the form of the endpoint at path: Anthropic's on the messages endpoints,
-// e itself on others. e may be nil.
+// Ollama's on those of its API, e itself on others. e may be nil.
 func (e *Error) For(path string) *Error {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/api/"), "/")
+	if e != nil && strings.HasPrefix(path, "/api/") && strings.Contains(ollamaPaths, " "+first+" ") {
+		own := *e
+		own.JSON = append(appendQuoted([]byte(`{"error":`), e.Message), '}')
+		return &own
+	}
 	if e == nil || path != "/v1/messages" && !strings.HasPrefix(path, "/v1/messages/") || isAnthropicError(e.JSON) {
 		return e
 	}

@@ -243,7 +243,8 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			return weightSet{}, source.Fail(source.Missing, "has params.json and no config.json: that is Mistral's own layout",
 				"name a source in Hugging Face's layout")
 		}
-		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json", "copy config.json and the tokenizer beside the weights")
+		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json",
+			"name the folder that has both, or copy config.json and the tokenizer beside the weights")
 	}
 	s := weightSet{format: Safetensors}
 	whole := slices.ContainsFunc(files, func(f source.File) bool { return f.Name == "model.safetensors" })

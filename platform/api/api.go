@@ -216,12 +216,13 @@ func (a *API) authorize(req *httpserver.Request) (*endpoint, []string, caller, *
 	}
 	e, args, allow := a.match(req.Method, req.Path)
 	if e == nil {
-		// Who may not read learns no more about a path than about any other.
-		if _, err := a.access.identify(req, read); err != nil {
+		// Who may not read learns no more about a path than about any other. Where all may, a key
+		// is a dummy, and the path is what is wrong: that of another server's API, or of none.
+		if _, err := a.access.identify(req, read); err != nil && !a.access.open() {
 			return nil, nil, caller{}, err
 		}
 		if allow != nil {
-			err := openai.New(openai.MethodNotAllowed, "")
+			err := openai.New(openai.MethodNotAllowed, "Use "+strings.Join(allow, " or ")+" here.")
 			err.Allow = strings.Join(allow, ", ")
 			return nil, nil, caller{}, err
 		}
@@ -236,9 +237,11 @@ func (a *API) serve(req *httpserver.Request, res *httpserver.Response) *openai.E
 	if err != nil {
 		return err
 	}
-	q, ok := parseQuery(req.Query, e.query)
-	if !ok {
-		return openai.New(openai.InvalidValue, "The query is not one this endpoint knows; it takes: "+strings.Join(e.query, ", "))
+	q, wrong := parseQuery(req.Query, e.query)
+	if wrong != "" {
+		return openai.New(openai.InvalidValue,
+			"The query `"+functions.Clip(wrong)+"` is not one that this endpoint takes (each once); it takes: "+
+				cmp.Or(strings.Join(e.query, ", "), "none")).With(functions.Clip(wrong))
 	}
 	if name := q.badSwitch(); name != "" {
 		return openai.New(openai.InvalidValue, name+" is `"+functions.Clip(q[name])+"`; want true or false.").With(name)
@@ -264,7 +267,7 @@ func (a *Access) identify(req *httpserver.Request, r permission) (caller, *opena
 	case r == probe:
 	case bearer != "" && !ok:
 		// Also where none is needed: a wrong key that works would hide that it is wrong.
-		return caller{}, openai.New(openai.InvalidAPIKey, "")
+		return caller{}, openai.New(openai.InvalidAPIKey, "Incorrect API key provided: "+auth.Mistake(req.Header))
 	case r == own && !ok:
 		return caller{}, openai.New(openai.InvalidAPIKey,
 			"Incorrect API key provided: this path requires a key of the model's team or of an admin. Send Authorization: Bearer KEY.")

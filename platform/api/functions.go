@@ -206,7 +206,8 @@ const maxBeside = 256
 func (f *functionHandlers) deploy(x *exchange, res *httpserver.Response) *openai.Error {
 	name := x.name()
 	if !functions.IsLabel(name.Team) || !functions.IsLabel(name.Name) {
-		return openai.New(openai.InvalidValue, "Team and name are DNS labels: lower-case letters, digits and '-'.")
+		return openai.New(openai.InvalidValue,
+			"`"+functions.Clip(name.String())+"` is no TEAM/NAME: both are DNS labels of lower-case letters, digits and '-'.")
 	}
 	if len(x.Body) > catalog.MaxFile {
 		return openai.New(openai.RequestTooLarge, "A file of a function is at most "+functions.Bytes(catalog.MaxFile).Human()+".")

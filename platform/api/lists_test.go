@@ -107,7 +107,7 @@ func TestSwitches(t *testing.T) {
 			t.Errorf("%s: %d %v", path, status, err)
 		}
 	}
-	if q, ok := parseQuery("watch&dryRun=true&follow=1", []string{"watch", "dryRun", "follow"}); !ok || q.badSwitch() != "" || !q.on("watch") || !q.on("dryRun") || !q.on("follow") {
+	if q, wrong := parseQuery("watch&dryRun=true&follow=1", []string{"watch", "dryRun", "follow"}); wrong != "" || q.badSwitch() != "" || !q.on("watch") || !q.on("dryRun") || !q.on("follow") {
 		t.Errorf("%v", q)
 	}
 	if q, _ := parseQuery("dryRun=fals", []string{"dryRun"}); q.badSwitch() != "dryRun" || q.on("dryRun") {

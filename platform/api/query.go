@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,21 +14,21 @@ import (
 // query is the parsed query of a request; only names its row lists are in it.
 type query map[string]string
 
-// parseQuery refuses a name the row does not list: a misspelt ?dryrun must not
-// deploy.
-func parseQuery(raw string, known []string) (query, bool) {
+// parseQuery returns as wrong a name that the row does not list, or that is there twice: a
+// misspelt ?dryrun must not deploy.
+func parseQuery(raw string, known []string) (q query, wrong string) {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return nil, false
+		return nil, cmp.Or(raw, "?")
 	}
-	q := query{}
+	q = query{}
 	for name, v := range values {
 		if !slices.Contains(known, name) || len(v) != 1 {
-			return nil, false
+			return nil, cmp.Or(name, "=")
 		}
 		q[name] = v[0]
 	}
-	return q, true
+	return q, ""
 }
 
 // switches are the names whose value is one of switchOn or switchOff.

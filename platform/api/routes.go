@@ -1,10 +1,10 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"encoding/json"
+	jsonv2 "encoding/json/v2"
 	"errors"
 	"net/http"
 	"strings"
@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/jsonerror"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/platform/api/live"
 )
@@ -199,16 +200,15 @@ func decodeBody(x *exchange, v any) *openai.Error {
 	if len(x.Body) > maxBody {
 		return openai.New(openai.RequestTooLarge, "")
 	}
-	d := json.NewDecoder(bytes.NewReader(x.Body))
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil && d.More() {
-		err = errors.New("something follows it")
+	err := jsonv2.Unmarshal(x.Body, v, jsonv2.RejectUnknownMembers(true))
+	if err == nil {
+		return nil
 	}
-	if err != nil {
-		return openai.New(openai.InvalidJSON, "The body is not the JSON this endpoint takes: "+strings.TrimPrefix(err.Error(), "json: "))
+	why := strings.TrimPrefix(err.Error(), "jsontext: ")
+	if e, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
+		why = jsonerror.Describe(e)
 	}
-	return nil
+	return openai.New(openai.InvalidJSON, "The body is not the JSON this endpoint takes: "+functions.Clip(why))
 }
 
 func (e *exchange) name() functions.Name { return functions.Name{Team: e.args[0], Name: e.args[1]} }

@@ -104,7 +104,7 @@ func TestDecodeRefusesCompositions(t *testing.T) {
 		{"a list for a maestro", replaced(t, maestroText, "{reasoning: big, critic: default/tiny}", "[big]"), []string{"f.yaml:6:3: spec.members: a maestro's members are named by what they are for: research, reasoning, creative, code and critic"}},
 		{"agents of a debate", members(panelText, "{reasoning: tiny}"), []string{"spec.members: keys and values where a list is wanted: only a maestro's members have roles"}},
 		{"a critic alone", replaced(t, maestroText, "reasoning: big, ", ""), []string{"spec.members: a maestro needs an agent that answers"}},
-		{"text for members", members(panelText, "tiny"), []string{`spec.members: the text "tiny" where keys and values are wanted`}},
+		{"text for members", members(panelText, "tiny"), []string{`spec.members: the text "tiny" where a list is wanted (did you mean ["tiny"]?)`}},
 		{"itself", members(panelText, "[tiny, panel, \"panel:x\"]"), []string{"f.yaml:6:19: spec.members[1]: a Composition cannot ask itself", "spec.members[2]: a Composition cannot ask itself"}},
 		{"itself as coordinator", replaced(t, panelText, "coordinator: tiny", "coordinator: default/panel"), []string{"spec.coordinator: a Composition cannot ask itself"}},
 		{"twice", members(panelText, "[tiny, tiny, cloud-mini]"), []string{`spec.members[1]: "tiny" is already in this list`}},

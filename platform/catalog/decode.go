@@ -185,7 +185,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		d.value(n, v.Elem(), path)
 	case reflect.Struct:
 		m, ok := v.Addr().Interface().(*functions.Members)
-		if _, list := n.(*ast.SequenceNode); ok && list {
+		if _, mapping := mappingValues(n); ok && !mapping {
 			v = reflect.ValueOf(&m.List).Elem()
 			d.list(n, v, path)
 			return
@@ -255,7 +255,7 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 	switch {
 	case !ok:
 		hint := ""
-		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
+		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle && strings.Contains(path, ".args") {
 			hint = foreign.BracesHint
 		}
 		switch _, null := n.(*ast.NullNode); {
@@ -263,6 +263,8 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 			hint = `an empty text is ""`
 		case strings.HasPrefix(path, "spec.env.") && hint == "":
 			hint = "a value is text; neither a Secret nor another variable can be named"
+		case hint == "" && strings.HasSuffix(path, "]"):
+			hint = "the text alone, such as its name"
 		case path == "spec.engine":
 			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
 		}

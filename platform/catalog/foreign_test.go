@@ -48,3 +48,19 @@ func TestForeignKeys(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestForeignKeysOfKinds: the same for keys in Compositions and Teams.
+func TestForeignKeysOfKinds(t *testing.T) {
+	for text, want := range map[string]string{
+		"kind: Composition\nmetadata: {name: c}\nspec: {models: [a]}\n":          "spec.models: unknown key (did you mean members?)",
+		"kind: Composition\nmetadata: {name: c}\nspec: {judge: a}\n":             "spec.judge: unknown key (did you mean coordinator?)",
+		"kind: Composition\nmetadata: {name: c}\nspec: {members: [{name: a}]}\n": "spec.members[0]: keys and values where text is wanted (the text alone, such as its name)",
+		"kind: Team\nmetadata: {name: t}\nspec: {limits: {rpm: 5}}\n":            "(did you mean limits: {requestsPerMinute: N}?)",
+		"kind: Team\nmetadata: {name: t}\nspec: {keys: [a]}\n":                   "thaw keys create --team NAME",
+		"kind: Team\nmetadata: {name: t}\nspec: {requestsPerMinute: 5}\n":        "spec.requestsPerMinute: unknown key (it belongs below limits: indent it by two blanks more)",
+	} {
+		if _, err := Decode("f.yaml", []byte("apiVersion: thaw.dev/v1\n"+text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n got %v\nwant %s", text, err, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -66,17 +67,37 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 		p.Getenv = os.Getenv
 	}
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
+	out := &checkedOutput{Writer: stdout}
+	c.Out = out
 	if p.Now != nil {
 		c.Now = p.Now
 	}
 	root := newRoot(c)
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if out.failed != nil && ctx.Err() == nil {
+		err = &kit.Error{Exit: kit.ExitFailed, What: "the output could not be written", Err: out.failed}
+	}
 	return c.Report(ctx, err)
 }
+
+// checkedOutput keeps the first error of a write: tables are printed without a look at them.
+type checkedOutput struct {
+	io.Writer
+	failed error
+}
+
+func (o *checkedOutput) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	o.failed = cmp.Or(o.failed, err)
+	return n, err
+}
+
+// ownForms are the verbs whose output has one form, and its name where it has one.
+var ownForms = map[string]string{"run": "", "logs": "", "serve": "", "agent": "", "completion": "", "init": "yaml", "view": "yaml"}
 
 type printer struct{ *kit.Terminal }
 
@@ -113,6 +134,9 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if noColor {
 			c.Color = false
+		}
+		if own, ok := ownForms[cmd.Name()]; ok && cmd.Flags().Changed("output") && c.Output != own {
+			return kit.Usage(cmp.Or(own, "leave -o out"), "-o %s is no form of output of %s", functions.Clip(c.Output), cmd.CommandPath())
 		}
 		variables := map[string]string{}
 		for _, name := range []string{"THAW_DATA", "THAW_FUNCTIONS"} {

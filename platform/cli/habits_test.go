@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -59,5 +61,23 @@ func TestServerWithV1(t *testing.T) {
 	}
 	if strings.Join(paths, " ") != strings.Repeat("/api/v1/nodes ", 3)+"/api/v1/nodes" {
 		t.Error(paths)
+	}
+}
+
+// brokenOutput is a stream that takes nothing, as a full disk.
+type brokenOutput struct{}
+
+func (brokenOutput) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestOutputThatCannotBeWritten: what cannot be printed is an error, and none of the server.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	s := start(t)
+	for _, args := range []string{"get functions", "get functions -o json", "models", "describe llama", "version", "--help"} {
+		var errs bytes.Buffer
+		exit := Main(t.Context(), append(strings.Fields(args), "--server", s.url), strings.NewReader(""), brokenOutput{}, &errs,
+			Programs{Getenv: func(string) string { return "" }})
+		if exit != kit.ExitFailed || !strings.Contains(errs.String(), "the output could not be written: no space left on device") {
+			t.Errorf("%s: exit %d, %s", args, exit, errs.String())
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -160,6 +161,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err),
 			Hint: "start one with thaw serve, or name it with --server URL"}
+	}
+	if _, file := errors.AsType[*fs.PathError](err); file {
+		return err
 	}
 	var network net.Error
 	_, failed := errors.AsType[*url.Error](err)

@@ -38,3 +38,13 @@ func TestDeployedFolder(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }
+
+// TestDataFolderThatCannotBeWritten: the error names the setting.
+func TestDataFolderThatCannotBeWritten(t *testing.T) {
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("no /proc")
+	}
+	if _, err := makeDataFolder("/proc"); err == nil || !strings.Contains(err.Error(), "--data DIR or THAW_DATA names another") {
+		t.Error(err)
+	}
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,7 +258,14 @@ func makeDataFolder(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	err = os.MkdirAll(path, 0o700)
+	if err == nil {
+		var probe *os.File
+		if probe, err = os.CreateTemp(path, ".probe-*"); err == nil {
+			err = cmp.Or(probe.Close(), os.Remove(probe.Name()))
+		}
+	}
+	if err != nil {
 		return "", &kit.Error{What: "the data folder", Err: err,
 			Hint: "--data DIR or THAW_DATA names a folder that this user may write, on a disk with room"}
 	}

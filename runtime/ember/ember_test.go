@@ -334,12 +334,12 @@ func TestBadRequests(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ path, body, want string }{
-		{chatPath, `{` + user + `,"temperature":"0.7"}`, "temperature must be a number, not a string"},
-		{chatPath, `{` + user + `,"seed":true}`, "seed must be an integer, not true"},
-		{chatPath, `{` + user + `,"logit_bias":[1]}`, "logit_bias must be an object, not a list"},
-		{chatPath, `{` + user + `,"ignore_eos":1}`, "ignore_eos must be true or false, not a number"},
-		{chatPath, `{"messages":"hi"}`, "messages must be a list, not a string"},
-		{chatPath, `{"messages":[["user","x"]]}`, "messages/0 must be an object, not a list"},
+		{chatPath, `{` + user + `,"temperature":"0.7"}`, "`temperature` is a string, not a number"},
+		{chatPath, `{` + user + `,"seed":true}`, "`seed` is true, not a whole number"},
+		{chatPath, `{` + user + `,"logit_bias":[1]}`, "`logit_bias` is a list, not an object"},
+		{chatPath, `{` + user + `,"ignore_eos":1}`, "`ignore_eos` is a number, not true or false"},
+		{chatPath, `{"messages":"hi"}`, "`messages` is a string, not a list"},
+		{chatPath, `{"messages":[["user","x"]]}`, "`messages/0` is a list, not an object"},
 		{chatPath, `{"prompt":"x"}`, "a prompt belongs to /v1/completions"},
 		{chatPath, `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, `a part of type \"text\" has no text`},
 		{textPath, `{` + user + `}`, "messages belong to /v1/chat/completions"},

@@ -9,11 +9,11 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions/jsonerror"
 	"github.com/thaw-dev/thaw/runtime/ember/chat"
 )
 
@@ -100,33 +100,11 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 		}
 		if wrong, ok := errors.AsType[*json.SemanticError](err); ok {
 			p := strings.TrimPrefix(string(wrong.JSONPointer), "/")
-			return invalidRequest(p, "invalid_type", "%s must be %s, not %s", p, wanted(wrong.GoType), given[wrong.JSONKind])
+			return invalidRequest(p, "invalid_type", "%s", jsonerror.Describe(wrong))
 		}
 		return invalidRequest("", "invalid_json", "%v", err)
 	}
 	return nil
-}
-
-// given names the kinds of JSON values.
-var given = map[jsontext.Kind]string{'n': "null", 't': "true", 'f': "false", '"': "a string", '0': "a number", '{': "an object", '[': "a list"}
-
-// wanted names the JSON value that a field of type t is read from.
-func wanted(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return wanted(t.Elem())
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Int, reflect.Int64:
-		return "an integer"
-	}
-	return "an object"
 }
 
 // unsupported refuses a parameter that ember does not have.

@@ -28,13 +28,19 @@ func Error(what, path string) *openai.Error {
 		}
 	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
-	if nearest := nearestPath(path); nearest != "" && nearest != path {
+	nearest := nearestPath(path)
+	if nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
+	} else if strings.HasPrefix(path, "/api/v1") {
+		text += " The paths of the API are at /openapi.json."
 	} else {
 		text += " Models answer at /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses, /v1/messages and the like;" +
 			" GET /v1/models lists them."
 	}
-	return openai.New(openai.UnknownEndpoint, text)
+	if strings.HasPrefix(nearest, "/v1/messages") {
+		path = nearest
+	}
+	return openai.New(openai.UnknownEndpoint, text).For(path)
 }
 
 // otherPaths has paths of Ollama's and TGI's own APIs, and those that clients ask to find out

@@ -107,6 +107,24 @@ var routerKeys = []entry{
 	{"did you mean retry?", "numretries"},
 }
 
+// compositionKeys and teamKeys are keys by which others name the members and limits.
+var compositionKeys = []entry{
+	{"did you mean members?", "models targets agents functions"},
+	{"did you mean coordinator?", "judge synthesizer aggregator leader"},
+	{"did you mean pattern?", "type strategy mode"},
+	{"did you mean patience or budget: {time: 5m}?", "timeout"},
+}
+
+var teamKeys = []entry{
+	{"did you mean limits: {requestsPerMinute: N}?", "rpm rpmlimit"},
+	{"did you mean limits: {tokensPerMinute: N}?", "tpm tpmlimit"},
+	{"did you mean limits: {spendPerDay: N}?", "maxbudget budget"},
+	{"did you mean limits: {concurrent: N}?", "maxparallelrequests concurrency"},
+	{"did you mean guaranteed?", "min request requests"},
+	{"a key belongs to a team: thaw keys create --team NAME", "keys members users"},
+	{"a function belongs to the team that its metadata.namespace names", "models functions"},
+}
+
 // plain is a key in small letters without - and _.
 func plain(key string) string {
 	return strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(key))
@@ -117,7 +135,8 @@ func SuggestKey(kind, key string) string {
 	if kind == functions.KindModel && strings.HasPrefix(key, "nvidia.com/mig-") {
 		return "slices of a GPU (MIG) are not supported: gpus: 1 is a whole one, and gpuMemory chooses its size"
 	}
-	list := map[string][]entry{functions.KindModel: modelKeys, functions.KindRemote: remoteKeys, functions.KindRouter: routerKeys}
+	list := map[string][]entry{functions.KindModel: modelKeys, functions.KindRemote: remoteKeys, functions.KindRouter: routerKeys,
+		functions.KindComposition: compositionKeys, functions.KindTeam: teamKeys}
 	for _, f := range list[kind] {
 		if slices.Contains(strings.Fields(f.keys), plain(key)) {
 			return f.hint
