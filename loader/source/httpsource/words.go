@@ -112,6 +112,17 @@ func CleanWords(message string, req *http.Request) string {
 	return strings.TrimSuffix(functions.Shorten(strings.ToValidUTF8(message, ""), maxWords), ".")
 }
 
+// Misnamed names the first variable that is set in place of right, as another tool knows it; ""
+// where right is set, or none of them.
+func Misnamed(env func(string) string, right string, others ...string) string {
+	for _, name := range others {
+		if env(right) == "" && env(name) != "" {
+			return name + " is set, and " + right + " is read; "
+		}
+	}
+	return ""
+}
+
 // holdsSecret reports whether text repeats a credential: of a signed address, or of req.
 func holdsSecret(text string, req *http.Request) bool {
 	low := strings.ToLower(text)

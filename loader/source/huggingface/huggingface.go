@@ -415,7 +415,8 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 // responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
 	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
-	login, place := "set HF_TOKEN to a token that may read it", ""
+	login, place := httpsource.Misnamed(s.env, "HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN",
+		"HF_API_TOKEN", "HUGGING_FACE_TOKEN")+"set HF_TOKEN to a token that may read it", ""
 	if token != "" {
 		_, place = s.findToken()
 		login = "check that the token of " + cmp.Or(place, "HF_TOKEN") + " may read it"

@@ -62,6 +62,10 @@ func newKeys(env func(string) string) *keys {
 	default:
 		k.none += profileWithoutKey(env)
 	}
+	if other := httpsource.Misnamed(env, "AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "S3_ACCESS_KEY_ID", "S3_ACCESS_KEY", "MINIO_ACCESS_KEY",
+		"MINIO_ROOT_USER"); other != "" {
+		k.none += ": " + strings.TrimSuffix(other, "; ")
+	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
 	if config := configFile(env); config != "" {
 		providers = append(providers, &credentials.FileAWSCredentials{Filename: config, Profile: configSection(env)})

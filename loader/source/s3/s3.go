@@ -39,6 +39,8 @@ type Source struct {
 	virtual     bool
 	region      string
 	configError error // of the configuration
+	// otherEndpoint names a variable of another tool, where no endpoint is set.
+	otherEndpoint string
 
 	mu      sync.Mutex        // guards the fields below
 	regions map[string]string // by bucket, as answers named them
@@ -64,7 +66,8 @@ func New(o Options) *Source {
 				"such as https://minio.example.org:9000; for Amazon's own S3 leave it out")
 		}
 		s.endpoint = u
-	} else if !hostPart.MatchString(s.region) {
+	} else if s.otherEndpoint = httpsource.Misnamed(o.Getenv, "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL", "S3_ENDPOINT", "AWS_S3_ENDPOINT",
+		"AWS_ENDPOINT", "MINIO_ENDPOINT"); !hostPart.MatchString(s.region) {
 		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION or the profile's region is not the name of a region",
 			Fix: "such as eu-central-1"}
 	}
@@ -179,7 +182,7 @@ func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, q
 func (s *Source) nameEndpoint(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Fix == httpsource.CheckNetwork {
 		if e.Fix = "check AWS_ENDPOINT_URL and this machine's network"; s.endpoint == nil {
-			e.Fix = fmt.Sprintf("check AWS_REGION (%s) and this machine's network", s.region)
+			e.Fix = fmt.Sprintf("%scheck AWS_REGION (%s) and this machine's network", s.otherEndpoint, s.region)
 		}
 	}
 	return err
@@ -470,6 +473,9 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Detail += ": it was overwritten while it was read"
 	case e.Fix == "" && (e.Kind == source.Refused || e.Kind == source.Denied):
 		e.Fix = "check AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket's name"
+	}
+	if e.Kind == source.Denied || e.Kind == source.NotFound {
+		e.Fix = s.otherEndpoint + e.Fix
 	}
 	return e
 }

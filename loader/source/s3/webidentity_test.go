@@ -30,6 +30,7 @@ func TestNoCredentialsOfAWebIdentity(t *testing.T) {
 		{map[string]string{"AWS_PROFILE": "bare"}, `no credentials: the profile "bare" of AWS_PROFILE is not there, or has no key`},
 		{map[string]string{"AWS_PROFILE": "sso"}, `no credentials: the profile "sso" has sso_session, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
 		{map[string]string{"AWS_PROFILE": "chained"}, `no credentials: the profile "chained" has role_arn, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
+		{map[string]string{"S3_ACCESS_KEY_ID": "a"}, "no credentials: S3_ACCESS_KEY_ID is set, and AWS_ACCESS_KEY_ID is read"},
 		{nil, "no credentials"},
 	} {
 		k := newKeys(func(name string) string {
