@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -121,6 +122,14 @@ func Misnamed(env func(string) string, right string, others ...string) string {
 		}
 	}
 	return ""
+}
+
+// Quote returns a setting that is no URL for its error; "" if it may hold a secret.
+func Quote(setting string) string {
+	if strings.ContainsAny(setting, "@?") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", functions.Clip(setting))
 }
 
 // holdsSecret reports whether text repeats a credential: of a signed address, or of req.

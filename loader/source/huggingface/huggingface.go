@@ -59,7 +59,7 @@ func New(o Options) *Source {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT is not an http or https URL", "such as https://huggingface.co")
+			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT"+httpsource.Quote(named)+" is not an http or https URL", "such as https://huggingface.co")
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -435,7 +435,7 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
-			"hf://ORG/REPO@REV: a branch, a tag or a commit"
+			"hf://ORG/REPO@REV: a branch, a tag or a commit; a slash in its name is written %2F"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case r.StatusCode == 401 && code == "" && place != "": // also for public repositories

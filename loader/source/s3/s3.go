@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -57,12 +57,8 @@ func New(o Options) *Source {
 	if raw != "" && !isTrue(o.Getenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			if !strings.ContainsAny(raw, "@?") {
-				raw = fmt.Sprintf(" %q", functions.Clip(raw))
-			} else {
-				raw = "" // it may hold a secret
-			}
-			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL or the profile's endpoint_url"+raw+" is not an http or https URL",
+			s.configError = source.Fail(source.BadSource,
+				"AWS_ENDPOINT_URL or the profile's endpoint_url"+httpsource.Quote(raw)+" is not an http or https URL",
 				"such as https://minio.example.org:9000; for Amazon's own S3 leave it out")
 		}
 		s.endpoint = u
@@ -317,18 +313,18 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 func (s *Source) single(ctx context.Context, p bucketLocation, key string) (source.File, error) {
 	r, err := s.head(ctx, p, key)
 	if err == nil && r.StatusCode != http.StatusOK { // only a body has the reason, or the region
-		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err != nil {
-			return source.File{}, err
-		}
-		defer httpsource.Drain(r)
-		if r.StatusCode < 300 {
-			r, err = s.head(ctx, p, key)
+		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err == nil {
+			defer httpsource.Drain(r)
+			_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
+			if n, err := strconv.ParseInt(total, 10, 64); err == nil {
+				r.ContentLength = n
+			}
 		}
 	}
 	if err != nil {
 		return source.File{}, err
 	}
-	if r.StatusCode != http.StatusOK {
+	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusPartialContent {
 		return source.File{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
