@@ -70,7 +70,7 @@ func TestStatuses(t *testing.T) {
 		if e.Kind != want || e.Busy != busy || e.RetryAfter != after || e.Source != "s" || e.File != "f" ||
 			!strings.Contains(e.Detail, fmt.Sprint(status)) ||
 			strings.Contains(e.Error(), "other.example") != (status/100 == 3) || strings.Contains(e.Error(), "CANARY") ||
-			(e.Fix != "") != (status/100 == 3 || status == 407 || want == source.Unavailable) {
+			(e.Fix != "") != (status/100 == 3 || status == 407) {
 			t.Errorf("%d: %+v", status, e)
 		}
 		gone := GoneIsChanged(e)
