@@ -122,7 +122,7 @@ func (s *selection) dropTwins() error {
 		} else if other, ok := folders[low]; ok {
 			reason = fmt.Sprintf("is a file, and %q lies below it", other)
 		}
-		for p := path.Dir(low); p != "." && reason == ""; p = path.Dir(p) {
+		for p := path.Dir(low); p != "."; p = path.Dir(p) {
 			if other, ok := files[p]; ok {
 				reason = fmt.Sprintf("lies below %q, which is a file", other)
 			}

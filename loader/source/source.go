@@ -117,7 +117,11 @@ func (e *Error) Error() string {
 		}
 		b.WriteString(e.Err.Error())
 	}
-	if fix := cmp.Or(e.Fix, fixes[e.Kind]); fix != "" {
+	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if e.Fix == "" && e.Busy {
+		fix = "it asks for fewer requests: try again later"
+	}
+	if fix != "" {
 		b.WriteString(" (" + fix + ")")
 	}
 	return b.String()

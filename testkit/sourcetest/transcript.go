@@ -329,3 +329,12 @@ func Compare(t *testing.T, name, text string) {
 		}
 	}
 }
+
+// Describe is all that an error of a source holds.
+func Describe(err error) string {
+	e, ok := errors.AsType[*source.Error](err)
+	if !ok {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf("%s busy %v after %v: %s", e.Kind, e.Busy, e.RetryAfter, e)
+}

@@ -238,7 +238,7 @@ func TestParseIndex(t *testing.T) {
 		{"absolute links", "text/html", `<a href="/m/config.json"></a><a href="https://h/m/y.json"></a><a href="https://evil/m/z.json"></a><a href="/other/x.json"></a><a href="sub/deep.json"></a>`, "config.json y.json"},
 		{"escapes", "text/html", `<a href="..%2f..%2fx.json"></a><a href="&amp;.json">`, "&.json"},
 		{"nginx json", "application/json", `[{"name":"config.json","type":"file","size":2},{"name":"sub","type":"directory"}]`, "config.json sub/"},
-		{"caddy", "application/json; charset=utf-8", `[{"name":"config.json","is_dir":false},{"name":"sub/","is_dir":true},{"name":"../x"}]`, "config.json sub/"},
+		{"caddy", "application/json; charset=utf-8", `[{"name":"config.json","is_dir":false},{"name":""},{"name":"/","is_dir":true},{"name":"sub/","is_dir":true},{"name":"../x"}]`, "config.json sub/"},
 	} {
 		got, err := parseIndex(tc.kind, []byte(tc.raw), page)
 		if err != nil || strings.Join(got, " ") != tc.want {
