@@ -130,7 +130,7 @@ func TestPullWithoutServer(t *testing.T) {
 		{"pull " + azuretest.Location("none") + " --data " + data, 3, "nothing below"},
 		{"pull az://otheraccount1/weights/x --timeout 1ms --data " + data, 5, "not done within"},
 		{"pull nosuch --data " + data, 3, "--functions DIR"},
-		{"pull nosuch://x --data " + data, 2, "is not known here"},
+		{"pull nosuch://x --data " + data, 2, "thaw cannot read nosuch:// sources"},
 		{"pull az://X/y --data " + data, 2, ""},
 		{"pull " + source + "?sig=secret --data " + data, 2, "a query"},
 		{"pull " + source + " --digest sha256:" + strings.Repeat("0", 64) + " --data " + filepath.Join(t.TempDir(), "d"), 1, "is demanded"},

@@ -206,10 +206,6 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Detail += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
-		e.Fix = TryLater
-		if code == 429 {
-			e.Fix = "it asks for fewer requests: try again later"
-		}
 	case code/100 == 3:
 		e.Detail += ": a redirect that is not followed"
 		if to, err := r.Location(); err == nil {
