@@ -178,7 +178,8 @@ func (d doctor) examineGPUs(add adder) {
 	case err != nil:
 		add("GPUs", statusWarn, "nvidia-smi has to work where thaw runs", "%v", err)
 	case len(gpus) == 0:
-		add("GPUs", statusOK, "", "%s", cmp.Or(driver, "the driver shows no GPU here; a container gets them by --gpus all, or the runtime nvidia"))
+		add("GPUs", statusOK, "", "%s", cmp.Or(driver,
+			"the driver shows no GPU here; a container gets them by --gpus all, or the runtime nvidia"))
 	}
 	for _, g := range gpus {
 		status := statusOK
