@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -27,6 +28,9 @@ func (d *doctor) checkServices(ctx context.Context) error {
 		spec := &s.Spec.Template.Spec.PodSpec
 		if d.visible {
 			d.add(nodeFinding(s.Name, spec, d.nodes))
+			if err := d.checkLoaders(ctx, s.Name, spec); err != nil {
+				return err
+			}
 		}
 		if bounds[s.Namespace] == nil {
 			b, err := d.boundsOf(ctx, s.Namespace)
@@ -135,6 +139,38 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 			"%s needs %s on one node, and the largest usable nodes have %s", name, asks, describeResources(most))
 	}
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
+}
+
+// checkLoaders checks that one of the nodes that a pod may run on has a loader.
+func (d *doctor) checkLoaders(ctx context.Context, name string, spec *corev1.PodSpec) (err error) {
+	if d.loader == nil {
+		d.loader, err = d.c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
+		if d.loader == nil || err != nil {
+			d.loader = nil
+			if isNotFound(err) { // reported by checkInstalled or checkParts
+				err = nil
+			}
+			return d.ignoreForbidden(err, System+"/"+loaderName)
+		}
+	}
+	selected := labels.Set(d.loader.Spec.Template.Spec.NodeSelector)
+	gpus, pod, without := spec.Containers[0].Resources.Limits[GPU], PodOf(spec), ""
+	for i := range d.nodes {
+		n := &d.nodes[i]
+		has := n.Status.Allocatable[GPU]
+		if gpus.Value() > 0 && has.Value() == 0 || pod.Refuses(n.Labels, taintsOf(n, gpus.Value() > 0)) != "" {
+			continue
+		}
+		if selected.AsSelector().Matches(labels.Set(n.Labels)) {
+			return nil
+		}
+		without = n.Name
+	}
+	if without != "" {
+		d.add(badFinding("thaw-knative install --loaders all; or kubectl label node "+without+" "+strings.ReplaceAll(selected.String(), ",", " "),
+			"no node that %s may run on has a loader: %s lacks the label %s", name, without, selected))
+	}
+	return nil
 }
 
 func describeResources(list corev1.ResourceList) string {
