@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	status "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,8 +76,7 @@ type doctor struct {
 	visible bool          // the account may list nodes
 	listed  bool
 
-	loader *appsv1.DaemonSet // read once; nil: not yet, or not there
-	hidden []string          // what the account may not look at
+	hidden []string // what the account may not look at
 }
 
 type check = func(context.Context) error
