@@ -187,7 +187,10 @@ func TestCheck(t *testing.T) {
 		}},
 		{name: "a limit range below the model", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"memory": resource.MustParse("8Gi")}}), what: "qwen: container model requests 12352Mi of memory, and the LimitRange bounds of namespace ml allows from 0 to 8Gi", hint: "kubectl edit limitrange bounds -n ml"},
 		{name: "a limit range above a container", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("100Mi")}}), what: "qwen: container thaw requests 64Mi of memory, and the LimitRange bounds of namespace ml allows at least 100Mi", hint: "kubectl edit limitrange bounds -n ml"},
-		{name: "no loader at all", edit: func(o map[string]runtime.Object) { delete(o, "DaemonSet thaw-loader"); delete(o, "Deployment thaw-controller") }, what: "thaw is not installed", hint: "thaw-knative install"},
+		{name: "no loader at all", edit: func(o map[string]runtime.Object) {
+			delete(o, "DaemonSet thaw-loader")
+			delete(o, "Deployment thaw-controller")
+		}, what: "thaw is not installed", hint: "thaw-knative install"},
 		{name: "no loader where it may run", edit: func(o map[string]runtime.Object) { o["Node plain-1"].(*corev1.Node).Labels = nil }, what: "no node that qwen may run on has a loader: plain-1 lacks the label nvidia.com/gpu.present=true", hint: "thaw-knative install --loaders all; or kubectl label node plain-1 nvidia.com/gpu.present=true"},
 		{name: "loaders where it may run", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) { o["Node plain-1"].(*corev1.Node).Labels = nil }},
 		{name: "GPUs of another maker", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) {
