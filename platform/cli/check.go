@@ -112,7 +112,7 @@ func (c *connection) doctor() *cobra.Command {
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "whose pods are meant")
 			f.StringArrayP("filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
-			new(kit.RenderFlags).Register(f, c.programs.Getenv, "", 0)
+			new(kit.RenderFlags).Register(f, c.programs.Getenv, 0)
 		},
 		never: []string{"functions"},
 	})

@@ -79,7 +79,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
 			f.StringP("namespace", "n", "", "for models whose file names none")
-			new(kit.RenderFlags).Register(f, m.programs.Getenv, "", 0)
+			new(kit.RenderFlags).Register(f, m.programs.Getenv, 0)
 			f.Bool("skip-preflight", false, "do not look first whether the cluster could run them")
 		},
 		passed: []string{"filename", "dry-run", "wait"},

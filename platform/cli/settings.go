@@ -191,7 +191,8 @@ func (c *AgentConfig) check(getenv func(string) string) (err error) {
 	if c.Server == "" {
 		return errors.New("server: the URL of the server to join is needed: --server https://HOST:8090, its --agents-addr")
 	}
-	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "https" || u.Host == "" {
+	if u, err := url.Parse(c.Server); err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" {
 		return fmt.Errorf("server: %q is not where a server takes agents: want https://HOST:PORT, its --agents-addr", functions.Clip(c.Server))
 	}
 	if u, err := url.Parse(c.Advertise); c.Advertise != "" && (err != nil || u.Scheme != "https" ||

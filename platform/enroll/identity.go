@@ -2,6 +2,7 @@ package enroll
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -76,7 +77,7 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 		return nil, ErrNoToken
 	}
 	_, fingerprint, ok := strings.Cut(o.Token, ".")
-	if !ok || !strings.HasPrefix(o.Token, tokenPrefix) || len(fingerprint) != 2*sha256.Size {
+	if !ok || !strings.HasPrefix(o.Token, TokenPrefix) || len(fingerprint) != 2*sha256.Size {
 		return nil, fmt.Errorf("%w: the token is none that thaw agents token made", ErrRefused)
 	}
 	key, request, err := certificateRequest(o)
@@ -88,6 +89,12 @@ func Join(ctx context.Context, o JoinOptions) (*Identity, error) {
 	retry, logged := backoff.Backoff{First: joinFirst, Max: joinLast}, ""
 	for {
 		reply, err := postJSON(ctx, client, o.Server+joinPath, joinRequest{Token: o.Token, ID: o.ID, Request: request})
+		switch { // another try would find the same
+		case errors.Is(err, http.ErrSchemeMismatch):
+			err = fmt.Errorf("%w: %s speaks no TLS: it is the port of its API, not its --agents-addr", ErrRefused, o.Server)
+		case errors.Is(err, mtls.ErrOtherServer):
+			err = fmt.Errorf("%w: %w", ErrRefused, err)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -224,7 +231,7 @@ func postJSON(ctx context.Context, client *http.Client, url string, in any) (rep
 	_ = json.Unmarshal(text, &problem)
 	err = fmt.Errorf("%s: %s", res.Status, problem.Error.Message)
 	if res.StatusCode < 500 {
-		err = fmt.Errorf("%w: %s", ErrRefused, problem.Error.Message)
+		err = fmt.Errorf("%w: %s", ErrRefused, cmp.Or(problem.Error.Message, "it answers "+res.Status))
 	}
 	return reply, err
 }

@@ -31,7 +31,8 @@ const (
 	// agentSuffix follows an agent's id in the name of its certificate.
 	agentSuffix = ".agents.thaw"
 
-	tokenPrefix = "thaw-join-"
+	// TokenPrefix begins a join token.
+	TokenPrefix = "thaw-join-"
 	// DefaultExpiry is how long a join token may be used.
 	DefaultExpiry = time.Hour
 	maxExpiry     = 7 * 24 * time.Hour
@@ -169,7 +170,7 @@ func (s *Server) NewToken(agent string, expiry time.Duration) (token string, exp
 	}
 	expires = now.Add(expiry)
 	s.tokens[sha256.Sum256([]byte(text))] = &joinToken{agent: agent, expires: expires}
-	return tokenPrefix + text + "." + s.ca.Fingerprint(), expires, nil
+	return TokenPrefix + text + "." + s.ca.Fingerprint(), expires, nil
 }
 
 func (s *Server) isOwn(id string) bool { return s.o.Own != nil && s.o.Own() == id }
@@ -223,7 +224,7 @@ func (r *refusal) Error() string { return r.message }
 
 // admit exchanges a join token for the certificate of an agent.
 func (s *Server) admit(secret, id string, request *x509.CertificateRequest) ([]byte, error) {
-	text, _, _ := strings.Cut(strings.TrimPrefix(secret, tokenPrefix), ".")
+	text, _, _ := strings.Cut(strings.TrimPrefix(secret, TokenPrefix), ".")
 	key, now := digest(request.RawSubjectPublicKeyInfo), s.o.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()

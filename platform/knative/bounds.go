@@ -23,27 +23,24 @@ type bounds struct {
 func (d *doctor) boundsOf(ctx context.Context, namespace string) (*bounds, error) {
 	b := new(bounds)
 	quotas, err := d.c.kube.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
-	if err == nil {
-		b.quotas = quotas.Items
-	} else if err = d.ignoreForbidden(err, namespace+"/resourcequotas"); err != nil {
-		return b, err
+	if err = d.ignoreForbidden(err, namespace+"/resourcequotas"); err != nil {
+		return nil, err
 	}
 	ranges, err := d.c.kube.CoreV1().LimitRanges(namespace).List(ctx, metav1.ListOptions{})
-	if err == nil {
-		b.ranges = ranges.Items
-	} else if err = d.ignoreForbidden(err, namespace+"/limitranges"); err != nil {
-		return b, err
+	if err = d.ignoreForbidden(err, namespace+"/limitranges"); err != nil {
+		return nil, err
+	}
+	if b.quotas, b.ranges = quotas.Items, ranges.Items; len(b.quotas) == 0 {
+		return b, nil
 	}
 	const name = "config-deployment"
-	if len(b.quotas) > 0 {
-		m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
-		if err == nil {
-			b.proxy = m.Data
-		} else if !isNotFound(err) {
-			return b, d.ignoreForbidden(err, servingNamespace+"/"+name)
-		}
+	m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		b.proxy = m.Data
+	} else if isNotFound(err) {
+		err = nil
 	}
-	return b, nil
+	return b, d.ignoreForbidden(err, servingNamespace+"/"+name)
 }
 
 // findings checks otherwise unused bounds against the replicas of a pod.
@@ -79,7 +76,8 @@ func (b *bounds) unsetFinding(name string, spec *corev1.PodSpec, q *corev1.Resou
 		}
 		var lack []string
 		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-			if _, set := amounts(c.Resources, kind)[corev1.ResourceName(resourceName)]; !set {
+			list := map[string]corev1.ResourceList{"requests": c.Resources.Requests, "limits": c.Resources.Limits}[kind]
+			if _, set := list[corev1.ResourceName(resourceName)]; !set {
 				lack = append(lack, c.Name)
 			}
 		}
@@ -100,13 +98,6 @@ func (b *bounds) unsetFinding(name string, spec *corev1.PodSpec, q *corev1.Resou
 		}
 	}
 	return Finding{}, false
-}
-
-func amounts(r corev1.ResourceRequirements, kind string) corev1.ResourceList {
-	if kind == "limits" {
-		return r.Limits
-	}
-	return r.Requests
 }
 
 // defaults reports whether a limit range fills in what a container leaves out.

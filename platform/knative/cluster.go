@@ -336,5 +336,26 @@ func (c *Cluster) InstalledImage(ctx context.Context) (string, error) {
 		What: "the Deployment " + System + "/" + controllerName + " has no container " + controllerContainer, Hint: ImageHint}
 }
 
+// InstalledStore returns the folder of the cluster's loaders on each node, unless one is given; ""
+// where the account may not look.
+func (c *Cluster) InstalledStore(ctx context.Context, given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	loader, err := c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
+	if err != nil && !isNotFound(err) {
+		return "", c.ignoreForbidden(err, System+"/"+loaderName)
+	} else if err == nil {
+		for _, container := range loader.Spec.Template.Spec.Containers {
+			for _, arg := range container.Args {
+				if store, is := strings.CutPrefix(arg, "--store="); is {
+					return store, nil
+				}
+			}
+		}
+	}
+	return "", nil
+}
+
 // controllerContainer is the container of the controller's pods that runs thaw's image.
 const controllerContainer = "controller"

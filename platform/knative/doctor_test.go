@@ -52,11 +52,12 @@ func healthy() map[string]runtime.Object {
 		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: System, Name: service, Labels: map[string]string{"kubernetes.io/service-name": service}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}}}
 	}
-	gpus := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"pool": "gpu"}}}
+	gpus := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", Labels: map[string]string{"pool": "gpu", "nvidia.com/gpu.present": "true"}}}
 	gpus.Spec.Taints = []corev1.Taint{{Key: "nvidia.com/gpu", Value: "present", Effect: "NoSchedule"}, {Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"}}
 	gpus.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("256Gi"),
 		corev1.ResourceCPU: resource.MustParse("64")}
 	plain := &corev1.Node{ObjectMeta: meta("", "plain-1")}
+	plain.Labels = map[string]string{"nvidia.com/gpu.present": "true"} // it has a loader as well
 	plain.Status.Allocatable = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("16Gi"),
 		corev1.ResourceCPU: resource.MustParse("4")}
 	all := []runtime.Object{
@@ -186,6 +187,12 @@ func TestCheck(t *testing.T) {
 		}},
 		{name: "a limit range below the model", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"memory": resource.MustParse("8Gi")}}), what: "qwen: container model requests 12352Mi of memory, and the LimitRange bounds of namespace ml allows from 0 to 8Gi", hint: "kubectl edit limitrange bounds -n ml"},
 		{name: "a limit range above a container", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("100Mi")}}), what: "qwen: container thaw requests 64Mi of memory, and the LimitRange bounds of namespace ml allows at least 100Mi", hint: "kubectl edit limitrange bounds -n ml"},
+		{name: "no loader at all", edit: func(o map[string]runtime.Object) {
+			delete(o, "DaemonSet thaw-loader")
+			delete(o, "Deployment thaw-controller")
+		}, what: "thaw is not installed", hint: "thaw-knative install"},
+		{name: "no loader where it may run", edit: func(o map[string]runtime.Object) { o["Node plain-1"].(*corev1.Node).Labels = nil }, what: "no node that qwen may run on has a loader: plain-1 lacks the label nvidia.com/gpu.present=true", hint: "thaw-knative install --loaders all; or kubectl label node plain-1 nvidia.com/gpu.present=true"},
+		{name: "loaders where it may run", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) { o["Node plain-1"].(*corev1.Node).Labels = nil }},
 		{name: "GPUs of another maker", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) {
 			o["Node gpu-1"].(*corev1.Node).Status.Allocatable = corev1.ResourceList{"amd.com/gpu": resource.MustParse("8"),
 				"nvidia.com/mig-1g.10gb": resource.MustParse("7"), "memory": resource.MustParse("1Ti"), "hugepages-1Gi": resource.MustParse("1Gi")}
@@ -261,7 +268,7 @@ func TestCheckMany(t *testing.T) {
 	if err := c.Check(t.Context(), many...); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(c.kube.(*fake.Clientset).Actions()); n > 8 {
+	if n := len(c.kube.(*fake.Clientset).Actions()); n > 9 {
 		t.Errorf("%d requests", n)
 	}
 }
@@ -453,6 +460,23 @@ func TestSharedGPUs(t *testing.T) {
 		n.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4")}
 		if count, _, memory := GPUsOf(n); count != 4 || memory.String() != x.want {
 			t.Errorf("%+v: %d of %s", x, count, memory)
+		}
+	}
+}
+
+// TestInstalledStore: the folder of the loader is that of the cluster, unless one is given.
+func TestInstalledStore(t *testing.T) {
+	o := healthy()
+	o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).Spec.Template.Spec.Containers[0].Args = []string{"loader", "--store=/mnt/thaw", "--node=a"}
+	for _, x := range []struct {
+		c           *Cluster
+		given, want string
+	}{
+		{clusterOf(o), "", "/mnt/thaw"}, {clusterOf(o), "/srv", "/srv"}, {clusterOf(healthy()), "", ""},
+		{clusterOf(nil), "", ""}, {clusterOf(o, "daemonsets"), "", ""},
+	} {
+		if got, err := x.c.InstalledStore(t.Context(), x.given); got != x.want || err != nil {
+			t.Errorf("%q, %v, want %q", got, err, x.want)
 		}
 	}
 }

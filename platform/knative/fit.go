@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -20,6 +21,15 @@ import (
 // checkServices checks for each service its nodes, its quotas and the objects it names.
 func (d *doctor) checkServices(ctx context.Context) error {
 	bounds := map[string]*bounds{} // by namespace
+	var loaders labels.Set         // what their nodes have
+	if len(d.services) > 0 {
+		loader, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
+		if err == nil {
+			loaders = loader.Spec.Template.Spec.NodeSelector
+		} else if !isNotFound(err) && d.ignoreForbidden(err, System+"/"+loaderName) != nil {
+			return d.c.WithHint(err, System+"/"+loaderName)
+		}
+	}
 	for _, s := range d.services {
 		if err := d.listNodes(ctx); err != nil {
 			return err
@@ -27,6 +37,9 @@ func (d *doctor) checkServices(ctx context.Context) error {
 		spec := &s.Spec.Template.Spec.PodSpec
 		if d.visible {
 			d.add(nodeFinding(s.Name, spec, d.nodes))
+			if f, lacks := loaderFinding(s.Name, spec, d.nodes, loaders); lacks {
+				d.add(f)
+			}
 		}
 		if bounds[s.Namespace] == nil {
 			b, err := d.boundsOf(ctx, s.Namespace)
@@ -135,6 +148,25 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 			"%s needs %s on one node, and the largest usable nodes have %s", name, asks, describeResources(most))
 	}
 	return goodFinding("%s fits %d of %d nodes", name, fit, len(nodes))
+}
+
+// loaderFinding finds that no node that a pod may run on has a loader, which runs where these
+// labels are.
+func loaderFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node, loaders labels.Set) (Finding, bool) {
+	gpus, pod, without := spec.Containers[0].Resources.Limits[GPU], PodOf(spec), ""
+	for i := range nodes {
+		n := &nodes[i]
+		has := n.Status.Allocatable[GPU]
+		if gpus.Value() > 0 && has.Value() == 0 || pod.Refuses(n.Labels, taintsOf(n, gpus.Value() > 0)) != "" {
+			continue
+		}
+		if loaders.AsSelector().Matches(labels.Set(n.Labels)) {
+			return Finding{}, false
+		}
+		without = n.Name
+	}
+	return badFinding("thaw-knative install --loaders all; or kubectl label node "+without+" "+strings.ReplaceAll(loaders.String(), ",", " "),
+		"no node that %s may run on has a loader: %s lacks the label %s", name, without, loaders), without != ""
 }
 
 func describeResources(list corev1.ResourceList) string {

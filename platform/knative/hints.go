@@ -31,11 +31,9 @@ var refusals = []hint{
 	{"is being terminated", "deploy into another namespace, or again when this one is gone: kubectl get namespaces"},
 	{"max-scale", "lower spec.scale.max, or raise max-scale-limit in config-autoscaler of " + servingNamespace},
 	{"imeoutSeconds", "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace},
-	{`calling webhook "webhook.serving.knative.dev"`, knativeWebhook},
-	{`calling webhook "validation.webhook.serving.knative.dev"`, knativeWebhook},
-	{`calling webhook "config.webhook.serving.knative.dev"`, knativeWebhook},
-	{"failed calling webhook", "the service behind that webhook has to run and be reachable: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"},
 	{`webhook.serving.knative.dev" denied`, ""},
+	{`webhook.serving.knative.dev"`, "Knative's webhook is not there yet: kubectl get pods -n " + servingNamespace},
+	{"failed calling webhook", "the service behind that webhook has to run and be reachable: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"},
 	{"denied the request", "a policy of the cluster refuses it, not thaw: its administrator has to allow what the message names for this namespace"},
 	{"is forbidden: User", "the account of the kubeconfig lacks that right: thaw-knative team create NAMESPACE --user NAME gives what deploying takes"},
 	{"<html", webPage},
@@ -43,9 +41,8 @@ var refusals = []hint{
 }
 
 const (
-	knativeWebhook = "Knative's webhook is not there yet: kubectl get pods -n " + servingNamespace
-	webPage        = "what answers there is a web page, not an API server: a proxy or a login page; compare server of the kubeconfig"
-	tryAgain       = "try again in a minute"
+	webPage  = "what answers there is a web page, not an API server: a proxy or a login page; compare server of the kubeconfig"
+	tryAgain = "try again in a minute"
 )
 
 // failures are errors of a connection to an API server.

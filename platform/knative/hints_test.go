@@ -33,7 +33,7 @@ func TestHints(t *testing.T) {
 		{answer(400, metav1.StatusReasonBadRequest, denied+"expected 1 <= 5 <= 3: autoscaling.knative.dev/max-scale"), kit.ExitUsage, "max-scale-limit in config-autoscaler"},
 		{answer(400, metav1.StatusReasonBadRequest, denied+"expected 0 <= 3600 <= 600: spec.template.spec.timeoutSeconds"), kit.ExitUsage, "--request-timeout"},
 		{answer(400, metav1.StatusReasonBadRequest, denied+"expected 0 <= 3600 <= 600: spec.template.spec.responseStartTimeoutSeconds"), kit.ExitUsage, "max-revision-timeout-seconds"},
-		{answer(500, metav1.StatusReasonInternalError, `failed calling webhook "webhook.serving.knative.dev": connection refused`), kit.ExitUnavailable, "get pods -n knative-serving"},
+		{answer(500, metav1.StatusReasonInternalError, `failed calling webhook "webhook.serving.knative.dev": failed to call webhook: connection refused`), kit.ExitUnavailable, "get pods -n knative-serving"},
 		{answer(500, metav1.StatusReasonInternalError, `failed calling webhook "validate.kyverno.svc-fail": no endpoints available`), kit.ExitUnavailable, "kubectl get validatingwebhookconfigurations"},
 		{answer(429, metav1.StatusReasonTooManyRequests, "too many requests"), kit.ExitUnavailable, "try again"},
 		{answer(503, metav1.StatusReasonServiceUnavailable, "etcdserver: leader changed"), kit.ExitUnavailable, "try again"},

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,6 +234,11 @@ func (r *rendering) check() {
 	}
 	if r.s.Thaw == "" {
 		r.addProblem("", "--thaw-image IMAGE", "thaw's image is not set, and every model's pod needs it")
+	}
+	for i, image := range []string{r.s.Thaw, r.image()} {
+		if image != "" && !IsImage(image) && (i == 0 || image != r.s.Thaw) {
+			r.addProblem("", []string{"--thaw-image IMAGE", fmt.Sprintf("--image %s=IMAGE", r.m.Spec.Engine)}[i], "%q %s", image, NoImage)
+		}
 	}
 	if r.image() == "" {
 		r.addProblem("spec.engine", fmt.Sprintf("--image %s=IMAGE names the one that holds the program", m.Spec.Engine),
@@ -491,3 +497,12 @@ func lockedContext() *corev1.SecurityContext {
 
 // IsDomain reports whether name is a valid DNS domain of a cluster.
 func IsDomain(name string) bool { return len(validation.IsDNS1123Subdomain(name)) == 0 }
+
+var imagePattern = regexp.MustCompile(`^(([A-Za-z0-9-]*[.:][A-Za-z0-9.:-]*|localhost|\[[0-9a-fA-F:]+\](:[0-9]+)?)/)?` +
+	`[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+
+// IsImage reports whether a text may name an image.
+func IsImage(name string) bool { return imagePattern.MatchString(name) }
+
+// NoImage is what a text is that names none.
+const NoImage = "names no image: want [HOST[:PORT]/]PATH[:TAG][@sha256:…], the path in lower-case letters"

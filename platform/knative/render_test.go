@@ -206,6 +206,7 @@ func TestRefused(t *testing.T) {
 		{name: "an adapter's folder", spec: "source: 'hf://a/b', engine: vllm, adapters: [{name: x, source: 'hf://a/c'}, {name: y, source: ./y}]", want: []string{"spec.adapters[1].source: ./y is a folder"}},
 		{name: "a command without an image", spec: "engine: command, args: [serve, '{port}']", want: []string{"spec.engine: there is no image to run engine command from (--image command=IMAGE"}},
 		{name: "no thaw", spec: "source: 'hf://a/b', engine: vllm", want: []string{"thaw's image is not set, and every model's pod needs it (--thaw-image IMAGE)"}},
+		{name: "no image", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: "R/x:1", Images: map[functions.Engine]string{functions.EngineVLLM: "my image"}}, want: []string{`"R/x:1" names no image: want [HOST[:PORT]/]PATH[:TAG][@sha256:…], the path in lower-case letters (--thaw-image IMAGE)`, `"my image" names no image`}},
 		{name: "a digit first", meta: "name: 7b", spec: "source: 'hf://a/b', engine: vllm", want: []string{`metadata.name: "7b" cannot be the name of a service of Kubernetes (take one that begins with a letter)`}},
 		{name: "the cluster's namespace", meta: "name: a, namespace: kube-system", spec: "source: 'hf://a/b', engine: vllm", want: []string{`"kube-system" belongs to the cluster itself`}},
 		{name: "two namespaces", meta: "name: a, namespace: ml", spec: "source: 'hf://a/b', engine: vllm", settings: Settings{Thaw: thawImage, Namespace: "other"}, want: []string{`the file says "ml", --namespace "other"`}},
@@ -392,6 +393,21 @@ func TestAnnotationNames(t *testing.T) {
 	} {
 		if ours != theirs {
 			t.Errorf("%s, Knative says %s", ours, theirs)
+		}
+	}
+}
+
+// TestIsImage: names of images as registries take them.
+func TestIsImage(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("a", 64)
+	for name, want := range map[string]bool{
+		"thaw": true, "thaw-dev/thaw:dev": true, "example.com/thaw": true, "registry.example.com:5000/ml/thaw:v1.2": true, "localhost:5000/x": true,
+		"localhost/x": true, "ghcr.io/Org/x:1": false, "x" + digest: true, "a/b:1" + digest: true, "my_team/a__b.c-d:V1": true, "[::1]:5000/x": true,
+		"REGISTRY.example.com/x:1": true, "000000000000.dkr.ecr.eu-central-1.amazonaws.com/x:1": true,
+		"": false, "R/x:1": false, "my image": false, "x:": false, "x:a b": false, "https://example.com/x": false, "x@sha256:12": false, "/x": false, "x/": false,
+	} {
+		if IsImage(name) != want {
+			t.Errorf("%q: want %v", name, want)
 		}
 	}
 }

@@ -206,7 +206,7 @@ func Explain(err error) error {
 		why = fmt.Sprintf("its certificate is that of %.80q, not of %.80q", strings.Join(e.Certificate.DNSNames, ", "), e.Host)
 	}
 	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
-		why = fmt.Sprintf("its certificate is good from %s to %s, and not now", e.Cert.NotBefore.UTC().Format(time.RFC3339),
+		why = fmt.Sprintf("its certificate is good from %s to %s, and not now (compare the clocks)", e.Cert.NotBefore.UTC().Format(time.RFC3339),
 			e.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	if e, ok := errors.AsType[*net.OpError](err); ok && e.Op == "remote error" { // the type of e.Err is not exported

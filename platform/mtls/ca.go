@@ -126,6 +126,9 @@ func (c *CA) Identity(name string, now time.Time) (*Identity, error) {
 	return id, err
 }
 
+// ErrOtherServer means that a server's authority is not the one that is pinned.
+var ErrOtherServer = errors.New("the server is not the one that made the token: its authority has another fingerprint")
+
 // Pinned returns the configuration of a client that has no certificate yet and knows of the
 // server only its name and the fingerprint of its authority.
 func Pinned(fingerprint, server string) *tls.Config {
@@ -142,7 +145,7 @@ func Pinned(fingerprint, server string) *tls.Config {
 				_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: server})
 				return err
 			}
-			return errors.New("the server is not the one that made the token: its authority has another fingerprint")
+			return ErrOtherServer
 		},
 	}
 }

@@ -79,7 +79,7 @@ func (s *activatorSettings) check() error {
 // run serves requests until ctx ends. Shutdown follows the data: readiness fails, so
 // that no new requests are routed here; held requests are answered; then streams end.
 func (s *activatorSettings) run(ctx context.Context, c *command) error {
-	token, err := kit.ReadToken(s.TokenFile)
+	token, err := readToken(s.TokenFile)
 	if err != nil {
 		return err
 	}

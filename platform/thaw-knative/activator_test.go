@@ -615,7 +615,7 @@ func TestActivatorWrong(t *testing.T) {
 		{"", 2, "--controller is missing"},
 		{"--controller x", 2, "no HOST:PORT"},
 		{"--controller x:1", 2, "--token-file is missing"},
-		{"--controller x:1 --token-file /nowhere", 1, "no such file"},
+		{"--controller x:1 --token-file /nowhere", 1, "no such file or directory\nhint: --token-file names a file with the token of the Secret thaw-control-tls"},
 		{"--controller x:1 --token-file " + write(t, "short", "abc"), 1, "holds no token: it takes one word of 16 to 512"},
 		{"--controller x:1 --hold maybe --token-file " + token, 2, `"maybe" is not one of hold, pad, 503`},
 		{"--controller x:1 --max-body -1 --token-file " + token, 2, `invalid argument "-1" for "--max-body"`},

@@ -109,7 +109,7 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 	log := s.Open(c.Err)
 	defer log.Close()
 	klog.SetSlogLogger(log.Logger) // of the Kubernetes client, which else writes to stderr and waits for it
-	token, err := kit.ReadToken(s.TokenFile)
+	token, err := readToken(s.TokenFile)
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,15 @@ func (c *command) partCommand(use, short, examples string, config any, check fun
 // errNoToken is the error of a part without the token of the control stream.
 var errNoToken = errors.New("--token-file is missing: the file of the Secret thaw-control-tls")
 
+// readToken reads the token of the control stream.
+func readToken(file string) (string, error) {
+	token, err := kit.ReadToken(file)
+	if err != nil {
+		err = &kit.Error{Err: err, Hint: "--token-file names a file with the token of the Secret thaw-control-tls"}
+	}
+	return token, err
+}
+
 // defaultID fills in the name of this host where id is empty.
 func defaultID(id *string) {
 	if *id == "" {

@@ -79,12 +79,12 @@ func deployFlags(c *command, f *kit.FlagSet) {
 	f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	f.BoolVar(&c.wait, "wait", false, "until the models can be asked for, within --timeout")
 	f.BoolVar(&c.unchecked, "skip-preflight", false, "apply without checking whether the cluster can run them")
-	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
+	c.render.Register(f, c.getenv, knative.DefaultTimeout)
 }
 
 func doctorFlags(c *command, f *kit.FlagSet) {
 	f.StringArrayVarP(&c.files, "filename", "f", nil, "file or folder of model files: what these need as well; may be repeated")
-	c.render.Register(f, c.getenv, knative.DefaultStore, knative.DefaultTimeout)
+	c.render.Register(f, c.getenv, knative.DefaultTimeout)
 }
 
 func (c *command) execute(ctx context.Context, args []string) error {
@@ -184,16 +184,19 @@ func (c *command) readModels(ctx context.Context) (settings knative.Settings, mo
 	return settings, models, err
 }
 
-// thawImage returns the image that is set, or else that of the cluster's controller.
-func (c *command) thawImage(ctx context.Context) (string, error) {
-	if c.render.Image != "" {
-		return c.render.Image, nil
+// fillInstalled sets the image and the store that are not set to those of the cluster.
+func (c *command) fillInstalled(ctx context.Context, s *knative.Settings) error {
+	if s.Thaw = c.render.Image; s.Thaw != "" {
+		return nil
 	}
 	cluster, err := knative.Open(c.access)
 	if err != nil {
-		return "", kit.Usage(knative.ImageHint, "the image of thaw is not known: %v", err)
+		return kit.Usage(knative.ImageHint, "the image of thaw is not known: %v", err)
 	}
-	return cluster.InstalledImage(ctx)
+	if s.Thaw, err = cluster.InstalledImage(ctx); err == nil {
+		s.Store, err = cluster.InstalledStore(ctx, s.Store)
+	}
+	return err
 }
 
 func (c *command) readPod() (functions.Pod, error) {
@@ -262,6 +265,9 @@ func (c *command) deploy(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if settings.Store, err = cluster.InstalledStore(ctx, settings.Store); err != nil {
+		return err
+	}
 	services, err := c.rendered(ctx, settings, models, cluster)
 	if err != nil {
 		return err
@@ -307,7 +313,7 @@ func (c *command) printRendered(ctx context.Context, settings knative.Settings, 
 	if err := c.size(ctx, models, nil); err != nil {
 		return err
 	}
-	if settings.Thaw, err = c.thawImage(ctx); err != nil {
+	if err := c.fillInstalled(ctx, &settings); err != nil {
 		return err
 	}
 	services, err := c.rendered(ctx, settings, models, nil)
@@ -473,6 +479,9 @@ func (c *command) doctor(ctx context.Context, _ []string) error {
 	}
 	cluster, err := c.openFor(ctx, models)
 	if err != nil {
+		return err
+	}
+	if settings.Store, err = cluster.InstalledStore(ctx, settings.Store); err != nil {
 		return err
 	}
 	services, err := c.rendered(ctx, settings, models, cluster) // no check looks at the image

@@ -51,6 +51,20 @@ func TestFoldersRefused(t *testing.T) {
 	}
 }
 
+// TestJoinTokenAsFile: a join token where a file is wanted is told, and does not get into a log.
+func TestJoinTokenAsFile(t *testing.T) {
+	var log journal
+	args := []string{"agent", "--server", "https://127.0.0.1:1", "--data", t.TempDir(), "--token-file", "thaw-join-secret.abc"}
+	if code := run(t.Context(), args, strings.NewReader(""), &log, &log); code != 2 || strings.Contains(log.String(), "secret") ||
+		!strings.Contains(log.String(), "--token-file is the name of a file") {
+		t.Errorf("%d %s", code, &log)
+	}
+	args[2] = "https://127.0.0.1:1/api"
+	if code := run(t.Context(), args, strings.NewReader(""), &log, &log); code != 2 || !strings.Contains(log.String(), "want https://HOST:PORT, its --agents-addr") {
+		t.Errorf("%d %s", code, &log)
+	}
+}
+
 // TestLinesOfJSON: with --log-format json every line of a server is JSON, of both its outputs.
 func TestLinesOfJSON(t *testing.T) {
 	p := prepare(t, nil, "--log-format", "json")

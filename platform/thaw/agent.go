@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -77,12 +78,15 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	return err
 }
 
-const joinHint = "thaw agents token on the server makes a join token, for --token-file"
+const joinHint = "thaw agents token on the server makes a join token, for a file that --token-file names, and prints the --server of it"
 
 // joinServer returns the identity of the agent, made at its first start with a join token.
 func joinServer(ctx context.Context, c cli.AgentConfig, log *slog.Logger) (*enroll.Identity, error) {
 	o := enroll.JoinOptions{Server: c.Server, ID: c.Name, Dir: filepath.Join(c.Data, "identity"), Log: log}
 	if c.TokenFile != "" {
+		if strings.HasPrefix(filepath.Base(c.TokenFile), enroll.TokenPrefix) {
+			return nil, kit.Usage(joinHint, "--token-file is the name of a file that holds the token, not the token")
+		}
 		token, err := kit.ReadToken(c.TokenFile)
 		if err != nil {
 			return nil, &kit.Error{Exit: kit.ExitUsage, Err: err, Hint: joinHint}

@@ -117,5 +117,8 @@ func openLoaderStore(c cli.LoaderConfig, log *slog.Logger) (store *nodestore.Sto
 	}
 	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true,
 		Log: log})
+	if err != nil {
+		err = &kit.Error{Err: err, Hint: "--store DIR names a folder that this user may write"}
+	}
 	return store, peerURL, err
 }

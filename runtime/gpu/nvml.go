@@ -5,24 +5,30 @@ package gpu
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func openDriver() (driver, string, error) { return openNVML(nvml.New()) }
+func openDriver() (driver, string, error) { return openNVML(nvml.New(), "/dev/nvidiactl") }
 
-func openNVML(lib nvml.Interface) (driver, string, error) {
-	switch ret := lib.Init(); ret {
-	case nvml.SUCCESS:
+// openNVML opens the driver; control is its device.
+func openNVML(lib nvml.Interface, control string) (driver, string, error) {
+	ret := lib.Init()
+	err := fmt.Errorf("NVML: %s", lib.ErrorString(ret))
+	switch _, missing := os.Stat(control); {
+	case ret == nvml.SUCCESS:
 		return &nvmlDriver{lib: lib}, "", nil
-	case nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED:
+	case ret == nvml.ERROR_LIBRARY_NOT_FOUND && missing == nil:
+		err = fmt.Errorf("NVML's library is not here, though %s is: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility", control)
+	case ret == nvml.ERROR_LIBRARY_NOT_FOUND, ret == nvml.ERROR_DRIVER_NOT_LOADED:
 		return nil, "no GPUs: no driver", nil
-	default:
-		err := fmt.Errorf("NVML: %s", lib.ErrorString(ret))
-		return nil, "no GPUs: " + err.Error(), err
+	case ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		err = fmt.Errorf("%w: the driver's library is of another version than its kernel module: restart the machine", err)
 	}
+	return nil, "no GPUs: " + err.Error(), err
 }
 
 type nvmlDriver struct {

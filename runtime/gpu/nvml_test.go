@@ -106,9 +106,11 @@ func TestWiring(t *testing.T) {
 
 func machine(cards ...*mock.Device) *mock.Interface {
 	return &mock.Interface{
-		InitFunc:           func() nvml.Return { return nvml.SUCCESS },
-		ShutdownFunc:       func() nvml.Return { return nvml.SUCCESS },
-		ErrorStringFunc:    func(r nvml.Return) string { return map[nvml.Return]string{nvml.ERROR_GPU_IS_LOST: "GPU is lost"}[r] },
+		InitFunc:     func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc: func() nvml.Return { return nvml.SUCCESS },
+		ErrorStringFunc: func(r nvml.Return) string {
+			return map[nvml.Return]string{nvml.ERROR_GPU_IS_LOST: "GPU is lost", nvml.ERROR_LIB_RM_VERSION_MISMATCH: "Driver/library version mismatch"}[r]
+		},
 		DeviceGetCountFunc: func() (int, nvml.Return) { return len(cards), nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
 			return cards[i], nvml.SUCCESS
@@ -118,7 +120,7 @@ func machine(cards ...*mock.Device) *mock.Interface {
 
 func facts(t *testing.T, lib nvml.Interface) *Facts {
 	t.Helper()
-	d, why, err := openNVML(lib)
+	d, why, err := openNVML(lib, "/nowhere")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,16 +133,20 @@ func TestOpen(t *testing.T) {
 		ret  nvml.Return
 		why  string
 		err  bool
+
+		control string
 	}{
-		{"driver", nvml.SUCCESS, "", false},
-		{"no library", nvml.ERROR_LIBRARY_NOT_FOUND, "no GPUs: no driver", false},
-		{"no module", nvml.ERROR_DRIVER_NOT_LOADED, "no GPUs: no driver", false},
-		{"broken", nvml.ERROR_GPU_IS_LOST, "no GPUs: NVML: GPU is lost", true},
+		{"driver", nvml.SUCCESS, "", false, "/nowhere"},
+		{"no library", nvml.ERROR_LIBRARY_NOT_FOUND, "no GPUs: no driver", false, "/nowhere"},
+		{"no module", nvml.ERROR_DRIVER_NOT_LOADED, "no GPUs: no driver", false, "/dev/null"},
+		{"broken", nvml.ERROR_GPU_IS_LOST, "no GPUs: NVML: GPU is lost", true, "/nowhere"},
+		{"a container without the library", nvml.ERROR_LIBRARY_NOT_FOUND, "no GPUs: NVML's library is not here, though /dev/null is: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility", true, "/dev/null"},
+		{"a library of another version", nvml.ERROR_LIB_RM_VERSION_MISMATCH, "no GPUs: NVML: Driver/library version mismatch: the driver's library is of another version than its kernel module: restart the machine", true, "/nowhere"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := machine()
 			m.InitFunc = func() nvml.Return { return c.ret }
-			d, why, err := openNVML(m)
+			d, why, err := openNVML(m, c.control)
 			if why != c.why || (err != nil) != c.err || (d == nil) == (c.why == "") {
 				t.Errorf("got %v, %q, %v", d, why, err)
 			}

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,9 +176,10 @@ func (d doctor) examineGPUs(add adder) {
 	gpus, driver, err := d.GPUs()
 	switch {
 	case err != nil:
-		add("GPUs", statusWarn, "is the driver installed, and the device visible?", "%v", err)
+		add("GPUs", statusWarn, "nvidia-smi has to work where thaw runs", "%v", err)
 	case len(gpus) == 0:
-		add("GPUs", statusOK, "", "%s", driver)
+		add("GPUs", statusOK, "", "%s", cmp.Or(driver,
+			"the driver shows no GPU here; a container gets them by --gpus all, or the runtime nvidia"))
 	}
 	for _, g := range gpus {
 		status := statusOK
@@ -187,8 +189,7 @@ func (d doctor) examineGPUs(add adder) {
 		if g.Holders != "" {
 			add(fmt.Sprintf("GPU %d memory", g.Index), statusWarn, "end them, or leave the GPU out (--gpus); models get the rest", "%s", g.Holders)
 		}
-		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s (%s)", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(),
-			g.Health, driver)
+		add(fmt.Sprintf("GPU %d", g.Index), status, "", "%s, %s of %s free, %s", g.Name, g.MemoryFree.Human(), g.MemoryTotal.Human(), g.Health)
 	}
 }
 

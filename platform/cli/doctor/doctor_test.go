@@ -2,12 +2,15 @@ package doctor
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/api"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/runtime/confine"
@@ -63,6 +66,30 @@ func python(t *testing.T, bytecode bool, packages ...string) (program string) {
 	program = filepath.Join(root, "bin", "vllm")
 	write(program, "#!"+filepath.Join(root, "bin", "python")+"\n")
 	return program
+}
+
+// TestGPUs: each state of the GPUs has a line that says it, and what mends it.
+func TestGPUs(t *testing.T) {
+	for _, x := range []struct {
+		gpus       []functions.GPU
+		driver     string
+		err        error
+		what, hint string
+	}{
+		{nil, "no GPUs: no driver", nil, "no GPUs: no driver", ""},
+		{nil, "", nil, "the driver shows no GPU here; a container gets them by --gpus all", ""},
+		{nil, "no GPUs: NVML: x", errors.New("NVML: Driver/library version mismatch"), "NVML: Driver/library version mismatch", "nvidia-smi has to work"},
+		{[]functions.GPU{{Name: "H200", MemoryTotal: 2 << 30, MemoryFree: 1 << 30, Health: "ok"}}, "", nil, "H200, 1 GiB of 2 GiB free, ok", ""},
+	} {
+		var found []string
+		d := doctor{Options: Options{GPUs: func() ([]functions.GPU, string, error) { return x.gpus, x.driver, x.err }}}
+		d.examineGPUs(func(_, _, hint, format string, args ...any) {
+			found = append(found, fmt.Sprintf(format, args...), hint)
+		})
+		if len(found) != 2 || !strings.HasPrefix(found[0], x.what) || !strings.Contains(found[1], x.hint) || strings.HasSuffix(found[0], ")") {
+			t.Errorf("%+v: %q", x, found)
+		}
+	}
 }
 
 func TestDoctorOfEngines(t *testing.T) {

@@ -19,11 +19,11 @@ type RenderFlags struct {
 }
 
 // Register registers the flags of verbs that render models for a cluster.
-func (r *RenderFlags) Register(f *FlagSet, getenv func(string) string, store string, request time.Duration) {
+func (r *RenderFlags) Register(f *FlagSet, getenv func(string) string, request time.Duration) {
 	f.StringVar(&r.Image, "thaw-image", getenv("THAW_IMAGE"),
 		"image whose entry point is thaw; left out: that of the cluster's controller [THAW_IMAGE]")
 	f.StringArrayVar(&r.Images, "image", nil, "ENGINE=IMAGE to run an engine from; may be repeated")
-	f.StringVar(&r.Store, "store", store, "folder of the loader on each node")
+	f.StringVar(&r.Store, "store", "", "folder of the loader on each node; left out: that of the cluster's loaders")
 	f.StringVar(&r.Vulnerable, "vulnerable-engines", cmp.Or(getenv("THAW_VULNERABLE_ENGINES"), "refuse"),
 		"engines below the version that fixes a known vulnerability: pods refuse to start them, or allow [THAW_VULNERABLE_ENGINES]")
 	f.TextVar(&r.GPUMemory, "gpu-memory", functions.Bytes(0),

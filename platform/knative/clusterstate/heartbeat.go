@@ -92,6 +92,7 @@ func (s *State) heartbeat(n *node, on *nodeIndex, now time.Time) functions.Heart
 	}
 	held := map[int]bool{}
 	for _, w := range on.replicas[n.name] {
+		w.noLoader = n.reported == nil
 		st := w.status(s.bindings.pods, now)
 		if st.State == functions.Downloading || st.State == functions.Loading {
 			hb.State = functions.NodeLoading

@@ -339,20 +339,24 @@ func (p *pod) noteContainer(c *corev1.ContainerStatus) {
 	}
 }
 
+// exitReason is why a container ended: what killed it, or its termination message. Knative has
+// the last lines of the log stand for a message, and they do not know what killed the container.
 func exitReason(t *corev1.ContainerStateTerminated) string {
-	if t.Message != "" {
-		return LastLine(t.Message)
-	}
-	if t.Reason == "OOMKilled" {
-		return "its container ran out of memory (raise resources.memory)"
-	}
+	why := fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
 	switch code := t.ExitCode; {
-	case code == 126 || code == 127:
-		return fmt.Sprintf("its container ended with exit code %d: its program cannot be run, or is not in the image", code)
+	case t.Reason == "OOMKilled":
+		why = "its container ran out of memory (raise resources.memory)"
 	case code > 128 && code < 160:
-		return fmt.Sprintf("its container ended with exit code %d: signal %d, %s", code, code-128, syscall.Signal(code-128))
+		why += fmt.Sprintf(": signal %d, %s", code-128, syscall.Signal(code-128))
+	case t.Message != "":
+		return LastLine(t.Message)
+	case code == 126 || code == 127:
+		why += ": its program cannot be run, or is not in the image"
 	}
-	return fmt.Sprintf("its container ended with exit code %d", t.ExitCode)
+	if t.Message != "" {
+		why += "; its last line: " + LastLine(t.Message)
+	}
+	return why
 }
 
 // LastLine is the last line of a message, bounded.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/knative"
 )
 
 // unschedulable is how long a pod may stay unscheduled before its replica fails. Room that
@@ -19,6 +20,10 @@ const unschedulable = 15 * time.Second
 // shimSilence is how long a pod that Kubernetes calls ready may go without a report of its
 // shim before Kubernetes' condition counts: the node's loader may be away.
 const shimSilence = 3 * time.Second
+
+// loaderSilence is how long a pod may wait on a node whose loader has never reported before its
+// replica fails.
+const loaderSilence = 30 * time.Second
 
 // status is the replica as reported to the orchestrator; pods are those of the cluster.
 func (r *replica) status(pods podSet, now time.Time) functions.ReplicaStatus {
@@ -101,6 +106,9 @@ func (r *replica) state(pods podSet, now time.Time) functions.ReplicaStatus {
 		return failed("the pod has ended")
 	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
 		return failed("Kubernetes finds no node for it: " + LastLine(p.unscheduled))
+	case r.noLoader && r.rev.shim && p.node != "" && !p.running && p.reported == nil && now.Sub(r.plannedAt) >= loaderSilence:
+		return failed("no loader of thaw runs on its node " + p.node + ", and its pod waits there for the loader's folder: " +
+			"kubectl get pods -n " + knative.System + " -o wide; thaw-knative install --loaders LABEL=VALUE chooses their nodes")
 	case p.reported != nil && !p.shimGone:
 		st = *p.reported
 		if st.State == functions.Unloaded { // Kubernetes has not reported it yet

@@ -90,6 +90,7 @@ type replica struct {
 	pod        *pod
 	plannedAt  time.Time
 	ending     bool
+	noLoader   bool                    // no loader of its node has reported yet
 	published  bool                    // it was READY in a published snapshot
 	lastStatus functions.ReplicaStatus // as last reported; dates the change of state
 	stateSince time.Time               // when lastStatus.State began

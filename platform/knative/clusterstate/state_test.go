@@ -541,6 +541,12 @@ func TestFailedPods(t *testing.T) {
 		"memory": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
 		}), "its container ran out of memory (raise resources.memory)"},
+		"memory, with the end of the log": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", Message: "Loading weights\n 50%\n"}}}}
+		}), "its container ran out of memory (raise resources.memory); its last line:  50%"},
+		"a signal, with the end of the log": {aPod("p", "n1", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 135, Message: "Loading weights"}}}}
+		}), "its container ended with exit code 135: signal 7, bus error; its last line: Loading weights"},
 		"signal": {aPod("p", "n1", func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "model", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 139}}}}
 		}), "its container ended with exit code 139: signal 11, segmentation fault"},
@@ -586,6 +592,22 @@ func TestFailedPods(t *testing.T) {
 	s.clock = s.clock.Add(unschedulable)
 	if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "scheduling gates") {
 		t.Errorf("%q", st.Error)
+	}
+
+	for _, loader := range []bool{false, true} { // without one the pod waits for its volume for ever
+		s = newTestCluster(t, true)
+		if loader {
+			s.OnHeartbeat("n1", functions.Heartbeat{AgentID: "n1"})
+		}
+		s.load("n1", "r1")
+		s.SetPod(aPod("p", "n1", waits("ContainerCreating", "")))
+		s.want("n1", "r1", functions.Downloading)
+		s.clock = s.clock.Add(loaderSilence)
+		if loader {
+			s.want("n1", "r1", functions.Downloading)
+		} else if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "no loader of thaw runs on its node n1") {
+			t.Errorf("%q", st.Error)
+		}
 	}
 
 	s = newTestCluster(t, true)

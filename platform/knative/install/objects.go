@@ -53,7 +53,7 @@ var ErrNoImage = errors.New("thaw's image is not set")
 // Objects returns the objects of an installation in an order in which they can be created.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Store != "" && (!path.IsAbs(o.Store) || path.Clean(o.Store) != o.Store || o.Store == "/") {
-		return nil, fmt.Errorf("the store %q is not a clean absolute path", o.Store)
+		return nil, fmt.Errorf("the store %q is not a clean absolute path: --store, such as %s", o.Store, knative.DefaultStore)
 	}
 	if o.History != "" && len(validation.IsDNS1123Subdomain(o.History)) > 0 {
 		return nil, fmt.Errorf("%q is not a name of a PersistentVolumeClaim", o.History)
@@ -63,6 +63,11 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	}
 	if o.Image == "" {
 		return nil, ErrNoImage
+	}
+	for _, image := range []string{o.Image, o.Warm} {
+		if image != "" && !knative.IsImage(image) {
+			return nil, fmt.Errorf("%q %s", image, knative.NoImage)
+		}
 	}
 	names, err := fs.Glob(kustomize.Base, "base/*.yaml")
 	if err != nil {

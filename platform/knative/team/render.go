@@ -59,7 +59,8 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		return nil, fmt.Errorf("%d is no number of services", s.Services)
 	}
 	if g := t.Spec.GPUs; g.Max < 0 || g.Guaranteed < 0 || g.Max > 0 && g.Guaranteed > g.Max {
-		return nil, fmt.Errorf("%d GPUs cannot be guaranteed of %d", g.Guaranteed, g.Max)
+		return nil, fmt.Errorf("%d GPUs cannot be guaranteed of %d: --guaranteed and --gpus are 0 or more, and no more is guaranteed than --gpus",
+			g.Guaranteed, g.Max)
 	}
 	for _, l := range Limits {
 		if n := l.get(&t.Spec); n < 0 || n > maxLimit {
