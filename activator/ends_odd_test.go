@@ -48,6 +48,35 @@ var oddScenes = []scene{
 			time.Sleep(time.Second)
 		}
 	}},
+	{name: "errors that come first in streams that stay open", play: func(s *stage) {
+		for i, events := range []string{badFrame, deadFrame, messageError, "data: one\n\n", strings.Replace(badFrame, "500", "400", 1)} {
+			path, body := "/v1/chat/completions", streamRequest
+			if events == messageError {
+				path, body = "/v1/messages", messagesRequest
+			}
+			addr := fmt.Sprint("e:", i)
+			s.engineAt(addr, open(events))
+			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+			s.see(s.post(path, saying(body, addr), "thaw-max-wait", "5"))
+			s.see(s.post(path, strings.Replace(saying(body, addr), `"stream":true,`, "", 1), "thaw-max-wait", "5"))
+		}
+	}},
+	{name: "an engine that refuses to count tokens and then dies", play: func(s *stage) {
+		s.engineAt("e:1", func(c net.Conn, r *http.Request, body string) bool {
+			if strings.Contains(body, "stream_options") {
+				return says(400, `{"error":{"message":"extra fields not permitted: stream_options"}}`)(c, r, body)
+			}
+			return after(time.Second, dies)(c, r, body)
+		})
+		s.engineAt("e:2", after(time.Second, goodAnswer))
+		s.limit(functions.Limits{TokensPerMinute: 1000})
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		waits := s.beside(func() { s.chat(streamRequest) })
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1", "e:2"))
+		waits()
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:2"))
+		s.chat(streamRequest)
+	}},
 	{name: "a text that looks like the end mark", play: func(s *stage) {
 		text := strings.Replace(event2, `"i"`, `"[DONE]"`, 1)
 		s.engineAt("e:1", chunked("0\r\n\r\n", event1, text, event3, eventDone))

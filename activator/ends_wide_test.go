@@ -130,9 +130,9 @@ var wideScenes = []scene{
 		}
 		s.act.SetAliases([]Alias{{Name: testFunction("main").Name, Shares: []Share{share("gone", 60), share("hidden", 0), share("tiny", 40)}},
 			{Name: testFunction("soon").Name, Shares: []Share{share("gone", 100)}}, {Name: testFunction("blue/alias").Name, Shares: []Share{share("blue/other", 100)}}})
-		smart, blue := *testRouter("tiny", "blue/other", "panel"), *testRouter("other", "cloud")
-		smart.Metadata.Name, blue.Metadata.Name, blue.Metadata.Namespace = "smart", "clever", "blue"
-		s.act.SetRouters([]*functions.Router{testRouter("tiny:pirate"), &smart, &blue}, nil)
+		smart, far, blue := *testRouter("tiny", "blue/other", "panel"), *testRouter("blue/council", "blue/other", "cold"), *testRouter("other", "cloud")
+		smart.Metadata.Name, far.Metadata.Name, blue.Metadata.Name, blue.Metadata.Namespace = "smart", "far", "clever", "blue"
+		s.act.SetRouters([]*functions.Router{testRouter("tiny:pirate"), &smart, &far, &blue}, nil)
 		mine, theirs := panel(functions.PatternEnsemble, "hidden"), panel(functions.PatternEnsemble, "other")
 		theirs.Metadata.Name, theirs.Metadata.Namespace = "council", "blue"
 		s.act.SetCompositions([]*functions.Composition{mine, theirs})
@@ -149,7 +149,7 @@ var wideScenes = []scene{
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", head...))
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", append(head, "anthropic-version", "x")...))
 			for _, name := range []string{"tiny", "tiny:pirate", "tiny:none", "hidden", "cold", "cloud", "main", "main:pirate", "soon", "soon:pirate", "auto",
-				"smart", "panel", "blue/other", "blue/other:poet", "blue/failed", "blue/alias", "blue/clever", "blue/council", "blue/auto", "blue/tiny", "default/tiny", "red/tiny",
+				"smart", "far", "panel", "blue/other", "blue/other:poet", "blue/failed", "blue/alias", "blue/clever", "blue/council", "blue/auto", "blue/tiny", "default/tiny", "red/tiny",
 				"other", "clever", "auto:x", "TINY", "a b"} {
 				escaped := strings.NewReplacer("/", "%2F", ":", "%3a", " ", "%20").Replace(name)
 				one := s.do(s.t.Context(), "GET", "/v1/models/"+escaped, "", head...)

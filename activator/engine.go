@@ -176,8 +176,7 @@ func (a *attempt) again(r *answer.Answer) (replica *snapshot.Replica) {
 			r.Response.Close()
 			*r = answer.Answer{Err: err}
 		case a.req.adapter != "" && r.Response.Status == 404 && !a.adapterRetried && a.req.a.o.Adapters != nil:
-			replica = a.listed(id)
-			a.adapterRetried = replica != nil
+			replica, a.adapterRetried = a.listed(id), true
 		case a.tokens.Asked && a.req.a.usages.MayRefuse(id, r.Response.Status, r.Begin):
 			a.tokens.RefusedBy, replica = id, a.wait.queued.Grant.Replica
 		}
@@ -217,7 +216,6 @@ func (a *attempt) refusal(r *answer.Answer) *openai.Error {
 		return nil
 	}
 	r.Response.Close()
-	a.stop()
 	if refusal.Status >= 500 {
 		problem := answer.ErrorBeforeToken
 		if r.Began {

@@ -489,15 +489,10 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				if b.rest == nil {
 					b.rest = &bodyStream{request: request, status: 200}
 				}
-				n, err := b.rest.Read(p)
-				b.end = err
-				return n, err
+				return b.rest.Read(p)
 			}
 			request.attempt.tokens.Usage = scanUsage(request.attempt.reply.Begin)
 			b.out, b.end = request.attempt.reply.Begin, io.EOF
-			if len(b.out) == 0 {
-				b.out = []byte{'\n'}
-			}
 			request.finish(200, "")
 		case refused:
 			b.end = errAbort
