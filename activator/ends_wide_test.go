@@ -130,7 +130,8 @@ var wideScenes = []scene{
 		}
 		s.act.SetAliases([]Alias{{Name: testFunction("main").Name, Shares: []Share{share("gone", 60), share("hidden", 0), share("tiny", 40)}},
 			{Name: testFunction("soon").Name, Shares: []Share{share("gone", 100)}}, {Name: testFunction("blue/alias").Name, Shares: []Share{share("blue/other", 100)}}})
-		smart, far, blue := *testRouter("tiny", "blue/other", "panel"), *testRouter("blue/council", "blue/other", "cold"), *testRouter("other", "cloud")
+		smart, blue := *testRouter("tiny", "blue/other", "panel"), *testRouter("other", "cloud")
+		far := *testRouter("blue/council", "blue/other", "cold")
 		smart.Metadata.Name, far.Metadata.Name, blue.Metadata.Name, blue.Metadata.Namespace = "smart", "far", "clever", "blue"
 		s.act.SetRouters([]*functions.Router{testRouter("tiny:pirate"), &smart, &far, &blue}, nil)
 		mine, theirs := panel(functions.PatternEnsemble, "hidden"), panel(functions.PatternEnsemble, "other")

@@ -115,7 +115,7 @@ func (r *Renamer) passJSON(c byte) {
 		if r.depth < len(r.object) {
 			r.object[r.depth] = c == '{'
 		}
-		r.nested = r.depth == 2 && c == '{' && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
+		r.nested = r.depth == 2 && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
 		r.expects, r.named = r.readsKeys(), false
 	case '}', ']':
 		r.depth = max(0, r.depth-1)
