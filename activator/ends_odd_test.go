@@ -1,7 +1,9 @@
 package activator
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -15,6 +17,11 @@ import (
 
 // silent is an engine that never answers.
 func silent(c net.Conn, _ *http.Request, _ string) bool { c.Read(make([]byte, 1)); return false }
+
+// warnings is a handler of warnings alone.
+type warnings struct{ slog.Handler }
+
+func (warnings) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
 
 // oddScenes are ends that few requests have.
 var oddScenes = []scene{
@@ -46,6 +53,49 @@ var oddScenes = []scene{
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(streamRequest)
 			time.Sleep(time.Second)
+		}
+	}},
+	{name: "one request whose Remote writes that it dies", play: func(s *stage) {
+		s.engineAt("cloud:1", writes("0\r\n\r\n", event1, deadFrame))
+		s.cloudAt("cloud:1", nil)
+		for range 5 {
+			s.chat(cloudStream)
+			time.Sleep(time.Hour)
+		}
+	}},
+	{name: "retries behind padding", change: padded(time.Second, 0), play: func(s *stage) {
+		s.ready(4, "e:1")
+		first := s.beside(func() { s.chat(plainRequest, "Idempotency-Key", "a") })
+		s.chat(plainRequest, "Idempotency-Key", "a")
+		first()
+	}},
+	{name: "a log of warnings", change: func(o *Options) { o.Log = slog.New(warnings{o.Log.Handler()}) }, play: func(s *stage) {
+		s.ready(4, "e:1")
+		s.chat(plainRequest)
+	}},
+	{name: "a buffer that is just full", change: func(o *Options) { o.BufferBytes = 1000 }, play: func(s *stage) {
+		s.act.Publish(testFunction("tiny"), startingAt(testFunction("starts"), 4, "e:1"))
+		s.engineAt("e:1", silent)
+		for _, name := range []string{"tiny", "starts"} {
+			for _, priority := range []string{"", "low"} {
+				for _, size := range []int64{500, 501, 1000, 1001} {
+					ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+					header := func(field string) string { return map[string]string{"thaw-priority": priority}[field] }
+					want := ReservationRequest{Name: testFunction(name).Name, Team: "default", Bytes: size, Header: header}
+					_, e := s.act.Reserve(ctx, want)
+					s.note("%s %s %d: %v", name, priority, size, e)
+					cancel()
+				}
+			}
+		}
+	}},
+	{name: "a server that must drain", play: func(s *stage) {
+		s.ready(4, "e:1")
+		s.act.Publish(testFunction("cold"))
+		for _, model := range []string{"tiny", "cold"} {
+			c := &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}, Draining: func() bool { return true }}
+			a, err := call.Do(s.t.Context(), s.act.Serve, c, "/v1/chat/completions", nil, []byte(strings.Replace(plainRequest, "tiny", model, 1)))
+			s.note("%s: %d %s %v", model, a.Status, usual.Replace(string(a.Body)), err)
 		}
 	}},
 	{name: "errors that come first in streams that stay open", play: func(s *stage) {
@@ -81,7 +131,8 @@ var oddScenes = []scene{
 		text := strings.Replace(event2, `"i"`, `"[DONE]"`, 1)
 		s.engineAt("e:1", chunked("0\r\n\r\n", event1, text, event3, eventDone))
 		s.engineAt("e:2", writes("0\r\n\r\n", event1, text+event3+eventDone+text))
-		for _, addr := range []string{"e:1", "e:2"} {
+		s.engineAt("e:3", chunked("0\r\n\r\n", event1+event3+eventDone+event1[:20]))
+		for _, addr := range []string{"e:1", "e:2", "e:3"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(saying(streamRequest, addr))
 		}

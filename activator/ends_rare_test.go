@@ -112,7 +112,8 @@ var rareScenes = []scene{
 		shim.refuses.Store(true)
 		s.engineAt("e:2", after(time.Second, dies))
 		s.engineAt("e:3", after(time.Second, goodAnswer))
-		for _, addr := range []string{"e:1", "e:2"} {
+		s.engineAt("e:4", after(time.Second, says(500, `{"error":"no"}`)))
+		for _, addr := range []string{"e:1", "e:2", "e:4"} {
 			s.act.Publish(startingAt(testFunction("tiny"), 4, addr))
 			waits := s.beside(func() { s.chat(saying(plainRequest, addr)) })
 			time.Sleep(3 * time.Second)
@@ -155,7 +156,8 @@ var rareScenes = []scene{
 	}},
 	{name: "streams that come at once", play: func(s *stage) {
 		for i, events := range []string{event1 + event3, event1 + event3 + eventDone, event1, event1 + badFrame, eventDone,
-			event1 + strings.TrimRight(event3, "\n"), event1 + event3[:40], event1 + event3 + "data: [DONE]"} {
+			event1 + strings.TrimRight(event3, "\n"), event1 + event3[:40], event1 + event3 + "data: [DONE]",
+			event1 + event3 + event2[:20], event1 + event3 + eventDone + event1[:20]} {
 			addr := fmt.Sprint("e:", i)
 			s.engineAt(addr, func(c net.Conn, _ *http.Request, _ string) bool {
 				return writeString(c, fmt.Sprintf("%s%x\r\n%s\r\n0\r\n\r\n", chunkHead, len(events), events))

@@ -64,6 +64,7 @@ var scenes = []scene{
 		s.ready(4, "e:1")
 		s.limit(functions.Limits{TokensPerMinute: 1000, RequestsPerMinute: 60, Concurrent: 9})
 		s.chat(streamRequest)
+		s.chat(strings.Replace(streamRequest, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
 		s.chat(plainRequest)
 	}},
 	{name: "a stream whose engine refuses to count tokens", play: func(s *stage) {
@@ -91,6 +92,8 @@ var scenes = []scene{
 		s.chat(plainRequest)
 		time.Sleep(4 * time.Second)
 		s.chat(plainRequest)
+		s.act.Publish(testFunction("other"))
+		s.leaves(5*time.Second, strings.Replace(streamRequest, "tiny", "other", 1)) // which can wait
 	}},
 	{name: "a slot that another had", play: func(s *stage) {
 		s.ready(1, "e:1")
@@ -352,6 +355,9 @@ var scenes = []scene{
 			s.chat(bodySaying("tiny", "poison"))
 			time.Sleep(wait)
 		}
+		r, err := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}) // which no suspicion is of
+		s.note("a reservation: %v", err)
+		r.Finish(200)
 	}},
 	{name: "a retry of a client", play: func(s *stage) {
 		s.ready(4, "e:1")
@@ -482,6 +488,7 @@ var scenes = []scene{
 			s.see(s.post(path, `{"model":"tiny","input":"x","prompt":"x","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`))
 		}
 		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
+		s.see(s.post("/v1/audio/transcriptions", strings.Replace(tinyForm, `"model"`, `"other"`, 1), "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "early copies", play: func(s *stage) {
 		shim := s.shimAt("e:1")

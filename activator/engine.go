@@ -135,7 +135,7 @@ func (a *attempt) send(replica *snapshot.Replica, async bool) (reply answer.Answ
 // did not ask for.
 func (a *attempt) stripsUsage() bool {
 	r := a.req
-	return r.stream && r.endpoint.Usage && r.env.AsksUsage() && (a.remote != nil || r.lease.NeedsUsage() || r.cached.Stores())
+	return r.endpoint.Usage && r.env.AsksUsage() && (a.remote != nil || r.lease.NeedsUsage() || r.cached.Stores())
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
