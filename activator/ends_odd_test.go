@@ -63,6 +63,57 @@ var oddScenes = []scene{
 			time.Sleep(time.Hour)
 		}
 	}},
+	{name: "one request that its engines refuse with an error in their stream", play: func(s *stage) {
+		for i := range 4 {
+			addr := fmt.Sprint("e:", i)
+			s.engineAt(addr, chunked("0\r\n\r\n", badFrame))
+			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+			s.chat(streamRequest)
+		}
+	}},
+	{name: "a Remote whose usage cannot be true", play: func(s *stage) {
+		s.limit(functions.Limits{TokensPerMinute: 100000})
+		s.engineAt("cloud:1", after(time.Second, says(200, strings.Replace(jsonAnswer, `"prompt_tokens":3`, `"prompt_tokens":999999999`, 1))))
+		s.cloudAt("cloud:1", func(r *functions.RemoteSpec) { r.Price = functions.Price{Input: 1000, Output: 2000} })
+		s.chat(cloudPlain)
+		s.engineAt("cloud:2", after(time.Second, says(200, jsonAnswer)))
+		s.cloudAt("cloud:2", nil)
+		s.chat(strings.Replace(cloudStream, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
+	}},
+	{name: "requests that are not copied early", change: func(o *Options) { o.Adapters = &fakeAdapters{} }, play: func(s *stage) {
+		s.engineAt("e:1", after(700*time.Millisecond, dies))
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
+		s.chat(saying(plainRequest, "crash"), "thaw-max-wait", "2")
+		time.Sleep(time.Minute)
+		size := maxEarlyBody - len(saying(plainRequest, ""))
+		for i, body := range []string{saying(plainRequest, "crash"), adapterRequest, saying(plainRequest, strings.Repeat("x", size)),
+			saying(plainRequest, strings.Repeat("x", size+1)), saying(plainRequest, "copied")} {
+			shim := s.shimAt(fmt.Sprint("s:", i))
+			f := withAdapters(testFunction("tiny"))
+			s.act.Publish(startingAt(f, 4, fmt.Sprint("s:", i)))
+			waits := s.beside(func() { s.chat(body) })
+			time.Sleep(2 * time.Second)
+			s.note("%d copies of %.80s", shim.waiting.Load(), body)
+			close(shim.opened)
+			s.act.Publish(readyAt(f, 4, fmt.Sprint("s:", i)))
+			waits()
+		}
+	}},
+	{name: "requests under way without a key", beside: true, change: func(o *Options) {
+		o.KeyRequests = httpserver.NewBudget(100, 1)
+	}, play: func(s *stage) {
+		s.ready(4, "e:1")
+		other := s.beside(func() { s.chat(saying(plainRequest, "other")) })
+		s.chat(plainRequest)
+		other()
+		c := &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam, KeyID: "k"}}
+		for range 2 {
+			defer s.beside(func() {
+				a, err := call.Do(s.t.Context(), s.act.Serve, c, "/v1/chat/completions", nil, []byte(plainRequest))
+				s.note("%d %v", a.Status, err)
+			})()
+		}
+	}},
 	{name: "retries behind padding", change: padded(time.Second, 0), play: func(s *stage) {
 		s.ready(4, "e:1")
 		first := s.beside(func() { s.chat(plainRequest, "Idempotency-Key", "a") })

@@ -39,6 +39,8 @@ var rareScenes = []scene{
 		early := s.beside(func() { s.chat(saying(plainRequest, "early"), try("early", "1")...) })
 		late()
 		early()
+		s.leaves(5*time.Second, saying(plainRequest, "no timeout"), "X-Stainless-Retry-Count", "0")
+		s.chat(saying(plainRequest, "no timeout"), "X-Stainless-Retry-Count", "1")
 		first := s.beside(func() { s.chat(saying(plainRequest, "first"), try("first", "0")...) })
 		s.chat(saying(plainRequest, "first"), "X-Stainless-Retry-Count", "0")
 		first()
@@ -90,10 +92,16 @@ var rareScenes = []scene{
 		s.engineAt("e:1", open(event1, event3))
 		s.engineAt("e:2", open(event1, event3, eventDone))
 		s.engineAt("e:3", open(event1, eventDone+event1))
-		for _, addr := range []string{"e:1", "e:2", "e:3"} {
+		s.engineAt("e:4", open(event1+event3))
+		for _, addr := range []string{"e:1", "e:2", "e:3", "e:4"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(saying(streamRequest, addr))
 			s.chat(strings.Replace(saying(streamRequest, addr), `"stream":true`, `"stream":true,"n":2`, 1))
+		}
+		for i, pieces := range [][]string{{messageStart, messageText, messageEnd + messageStop}, {messageStart + messageStop}} {
+			s.engineAt(fmt.Sprint("m:", i), open(pieces...))
+			s.act.Publish(readyAt(testFunction("tiny"), 4, fmt.Sprint("m:", i)))
+			s.see(s.post("/v1/messages", messagesRequest))
 		}
 	}},
 	{name: "streams that end within an event", play: func(s *stage) {

@@ -392,6 +392,10 @@ var scenes = []scene{
 		escalating.Spec.Retry.Escalate = true
 		s.act.SetRouters([]*functions.Router{&escalating}, nil)
 		s.chat(autoRequest)
+		other := escalating
+		other.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"second", "first"}}} // the first answers
+		s.act.SetRouters([]*functions.Router{&other}, nil)
+		s.chat(autoRequest)
 		hedging := *r
 		hedging.Metadata.Name = "hedging"
 		hedging.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"big", "second"}}}
@@ -509,7 +513,8 @@ var scenes = []scene{
 			s.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 		}
 		head := http.Header{"X-Request-Id": {"mine"}}
-		want := ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Bytes: 100, Header: head.Get}
+		waits := func() { s.note("a reservation waits") }
+		want := ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Bytes: 100, Header: head.Get, OnWait: waits}
 		take := func(ctx context.Context) *Reservation {
 			r, e := s.act.Reserve(ctx, want)
 			if e != nil {

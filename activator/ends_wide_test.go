@@ -60,6 +60,7 @@ func (s *stage) eachKind(publish func(addr string)) {
 			{chunked("0\r\n\r\n", k.events[0]+k.failure), chunked("0\r\n\r\n", k.events[0]+k.failure)},
 			{chunked("", k.events[0]), chunked("", k.events[0])},
 			{says(200, ""), says(200, "{}")},
+			{chunked("", k.events...), chunked("", k.events...)},
 		} {
 			for streams, answer := range answers {
 				text := fmt.Sprintf("%d-%d-%d", i, how, streams)
@@ -148,6 +149,11 @@ var wideScenes = []scene{
 			head := []string{"Authorization", "Bearer " + key}
 			id, _ := s.keys.Lookup(key)
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", head...))
+			s.see(s.do(s.t.Context(), "HEAD", "/v1/models", "", head...))
+			for _, path := range []string{"/v1/audio/transcriptions", "/v1/none", "/v1/embeddings"} {
+				rec, e := s.act.DryRoute(id, "", path, func(string) string { return "" }, []byte(autoRequest))
+				s.note("%s for %s: %s %v", path, caller.team, rec.Target, e)
+			}
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", append(head, "anthropic-version", "x")...))
 			for _, name := range []string{"tiny", "tiny:pirate", "tiny:none", "hidden", "cold", "cloud", "main", "main:pirate", "soon", "soon:pirate", "auto",
 				"smart", "far", "panel", "blue/other", "blue/other:poet", "blue/failed", "blue/alias", "blue/clever", "blue/council", "blue/auto", "blue/tiny", "default/tiny", "red/tiny",
