@@ -46,9 +46,10 @@ func TestStatuses(t *testing.T) {
 	}
 	for errType := range strings.FieldsSeq("authentication_error billing_error permission_error not_found_error " +
 		"request_too_large rate_limit_error api_error timeout_error overloaded_error") {
-		e := New(InternalError, "x")
-		if e.Type = errType; !strings.Contains(string(e.For("/v1/messages").Body()), `"type":"`+errType+`"`) {
-			t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
+		for _, e := range []*Error{New(InternalError, "x"), New(InvalidRequest, "x")} {
+			if e.Type = errType; !strings.Contains(string(e.For("/v1/messages").Body()), `"type":"`+errType+`"`) {
+				t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
+			}
 		}
 	}
 	for code, status := range map[string]int{"context_length_exceeded": 400, "invalid_prompt": 400, "invalid_value": 400, "content_policy_violation": 400,
@@ -338,7 +339,7 @@ func TestIDs(t *testing.T) {
 	if !ValidTrace(trace) {
 		t.Error("a trace is none")
 	}
-	for _, bad := range []string{"", trace[:54], trace + "0", "01" + trace[2:], "00_" + trace[3:]} {
+	for _, bad := range []string{"", trace[:54], trace + "0", "01" + trace[2:], "00_" + trace[3:], trace[:34] + "-0" + trace[36:], trace[:51] + "-0" + trace[53:]} {
 		if ValidTrace(bad) {
 			t.Errorf("%q is a trace", bad)
 		}

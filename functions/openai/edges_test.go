@@ -305,6 +305,8 @@ func TestEdgesOfForms(t *testing.T) {
 		"a quote in a name":   {part(`Content-Disposition: form-data; name="a"; filename="a\"; name*=b"`, "a"), ""},
 		"a zero":              {part("Content-Disposition: form-data; name=\"a\"\r\nX: y\x01", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nX: y\x00", "a")},
 		"a space in a name":   {"", part("Content-Disposition: form-data; name=\"a\"\r\n X: y", "a")},
+		"nothing in a part":   {"--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n", "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n"},
+		"a space before *":    {"", part(`Content-Disposition: form-data; name="a"; name *=UTF-8''b`, "a")},
 		"a backslash":         {"", part(`Content-Disposition: form-data; name="a\\b"`, "a")},
 		"a line feed alone":   {"", part("Content-Disposition: form-data; name=\"a\"\nX: y", "a")},
 		"a model as a file":   {part(`Content-Disposition: form-data; name="file"; filename="model"`, "a"), part(`Content-Disposition: form-data; name="Model"; filename="a"`, "a")},
@@ -340,6 +342,11 @@ func TestEdgesOfForms(t *testing.T) {
 	}
 	for _, kind := range []string{"multipart/form-data", `multipart/form-data; boundary=""`} {
 		if _, err := PeekMultipart(kind, []byte(strings.ReplaceAll(model+"--b--", "--b", "--"))); err == nil {
+			t.Errorf("%s is taken", kind)
+		}
+	}
+	for _, kind := range []string{"multipart/mixed; boundary=b", "application/json; boundary=b", "boundary=b"} {
+		if _, err := PeekMultipart(kind, []byte(model+"--b--")); err == nil {
 			t.Errorf("%s is taken", kind)
 		}
 	}

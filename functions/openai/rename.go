@@ -43,11 +43,7 @@ const (
 
 // NewRenamer makes a Renamer of an answer: of an event stream, or of one JSON.
 func NewRenamer(name string, events bool) *Renamer {
-	r := &Renamer{quoted: appendQuoted(nil, name), events: events}
-	if !events {
-		r.line = lineData
-	}
-	return r
+	return &Renamer{quoted: appendQuoted(nil, name), events: events}
 }
 
 // Append appends what p becomes to dst.
