@@ -28,7 +28,8 @@ var oddScenes = []scene{
 	{name: "endpoints behind padding", change: padded(time.Second, time.Second), play: func(s *stage) {
 		s.engineAt("e:1", after(3*time.Second, says(200, "sound")))
 		s.engineAt("e:2", after(3*time.Second, says(200, "")))
-		for _, addr := range []string{"e:1", "e:2"} {
+		s.engineAt("e:3", after(3*time.Second, says(200, "compressed", "Content-Encoding: br")))
+		for _, addr := range []string{"e:1", "e:2", "e:3"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			for _, path := range []string{"/v1/audio/speech", "/v1/embeddings", "/tokenize"} {
 				s.see(s.post(path, responsesRequest))
@@ -49,7 +50,7 @@ var oddScenes = []scene{
 	{name: "one request whose engines write that they die", play: func(s *stage) {
 		for i := range 4 {
 			addr := fmt.Sprint("e:", i)
-			s.engineAt(addr, writes("0\r\n\r\n", event1, deadFrame))
+			s.engineAt(addr, writes("0\r\n\r\n", []string{event1, deadFrame, badFrame}[:2+i%2]...))
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(streamRequest)
 			time.Sleep(time.Second)
@@ -183,10 +184,41 @@ var oddScenes = []scene{
 		s.engineAt("e:1", chunked("0\r\n\r\n", event1, text, event3, eventDone))
 		s.engineAt("e:2", writes("0\r\n\r\n", event1, text+event3+eventDone+text))
 		s.engineAt("e:3", chunked("0\r\n\r\n", event1+event3+eventDone+event1[:20]))
-		for _, addr := range []string{"e:1", "e:2", "e:3"} {
+		s.engineAt("e:4", writes("0\r\n\r\n", event1, text, event3, eventDone))
+		for _, addr := range []string{"e:1", "e:2", "e:3", "e:4"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(saying(streamRequest, addr))
 		}
+	}},
+	{name: "streams without no-ops that are held for long", change: func(o *Options) {
+		o.Timing.Comment = 46 * time.Second // three in 100 s, whatever the jitter
+	}, play: func(s *stage) {
+		s.act.Publish(testFunction("tiny"))
+		s.leavesAt("/v1/messages", 100*time.Second, messagesRequest)
+		s.leavesAt("/v1/responses", 100*time.Second, responsesRequest)
+	}},
+	{name: "engines that die behind the head of an answer", play: func(s *stage) {
+		for i, head := range []string{"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{", chunkHead + "3\r\n:\n\n\r\n"} {
+			for _, count := range []string{"", "0", "1"} {
+				addr := fmt.Sprint("e:", i, count)
+				s.engineAt(addr, after(time.Second, func(c net.Conn, _ *http.Request, _ string) bool { return writeString(c, head) && false }))
+				s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
+				s.chat(saying([]string{plainRequest, streamRequest}[i], addr), "X-Stainless-Retry-Count", count, "thaw-max-wait", "5")
+			}
+		}
+	}},
+	{name: "a Router whose second target has a second try", play: func(s *stage) {
+		s.engineAt("f:1", after(time.Second, dies))
+		s.engineAt("s:1", after(time.Second, dies))
+		s.engineAt("s:2", after(time.Second, goodAnswer))
+		s.act.Publish(readyAt(testFunction("first"), 4, "f:1"), readyAt(testFunction("second"), 4, "s:1"))
+		r := testRouter("first", "second")
+		r.Spec.Retry.Escalate = true
+		s.act.SetRouters([]*functions.Router{r}, nil)
+		waits := s.beside(func() { s.chat(autoRequest) })
+		time.Sleep(1500 * time.Millisecond) // it is at s:1
+		s.act.Publish(readyAt(testFunction("second"), 4, "s:1", "s:2"))
+		waits()
 	}},
 	{name: "a silent engine of a model without deadlines", change: func(o *Options) { o.Timing.Comment = time.Hour }, play: func(s *stage) {
 		s.engineAt("e:1", silent)

@@ -408,7 +408,7 @@ var scenes = []scene{
 		o.Adapters = &fakeAdapters{takes: 2 * time.Second}
 	}, play: func(s *stage) {
 		s.engineAt("e:1", after(time.Second, says(500, `{"error":"no"}`)))
-		s.engineAt("s:1", after(time.Second, goodAnswer))
+		s.engineAt("s:1", after(time.Second, says(200, strings.Replace(jsonAnswer, "{", `{"model":"mine",`, 1))))
 		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")), readyAt(testFunction("second"), 4, "s:1"))
 		r := testRouter("tiny:pirate", "second")
 		r.Spec.Retry.Escalate = true

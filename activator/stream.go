@@ -86,8 +86,7 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	if p.req.stream {
 		res.Set("content-type", "text/event-stream")
 		v := &eventStream{request: p, held: true, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
-		now := p.a.o.Now()
-		v.comment, v.noop = now, now.Add(p.a.o.Timing.Noop)
+		v.noop = p.a.o.Now().Add(p.a.o.Timing.Noop)
 		res.Stream = v
 		return
 	}
