@@ -86,6 +86,13 @@ var oddScenes = []scene{
 		s.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
 		s.chat(saying(plainRequest, "crash"), "thaw-max-wait", "2")
 		time.Sleep(time.Minute)
+		s.act.Publish(readyAt(testFunction("tiny"), 4, "nobody:1"))
+		refused := s.beside(func() { s.chat(saying(plainRequest, "refused"), "thaw-max-wait", "8") })
+		shim := s.shimAt("s:9")
+		s.act.Publish(startingAt(testFunction("tiny"), 4, "s:9"))
+		time.Sleep(2 * time.Second)
+		s.note("%d copies of one that a replica failed", shim.waiting.Load())
+		refused()
 		size := maxEarlyBody - len(saying(plainRequest, ""))
 		for i, body := range []string{saying(plainRequest, "crash"), adapterRequest, saying(plainRequest, strings.Repeat("x", size)),
 			saying(plainRequest, strings.Repeat("x", size+1)), saying(plainRequest, "copied")} {
