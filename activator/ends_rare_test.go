@@ -39,6 +39,8 @@ var rareScenes = []scene{
 		early := s.beside(func() { s.chat(saying(plainRequest, "early"), try("early", "1")...) })
 		late()
 		early()
+		s.leaves(5*time.Second, saying(plainRequest, "no timeout"), "X-Stainless-Retry-Count", "0")
+		s.chat(saying(plainRequest, "no timeout"), "X-Stainless-Retry-Count", "1")
 		first := s.beside(func() { s.chat(saying(plainRequest, "first"), try("first", "0")...) })
 		s.chat(saying(plainRequest, "first"), "X-Stainless-Retry-Count", "0")
 		first()
@@ -90,10 +92,16 @@ var rareScenes = []scene{
 		s.engineAt("e:1", open(event1, event3))
 		s.engineAt("e:2", open(event1, event3, eventDone))
 		s.engineAt("e:3", open(event1, eventDone+event1))
-		for _, addr := range []string{"e:1", "e:2", "e:3"} {
+		s.engineAt("e:4", open(event1+event3))
+		for _, addr := range []string{"e:1", "e:2", "e:3", "e:4"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			s.chat(saying(streamRequest, addr))
 			s.chat(strings.Replace(saying(streamRequest, addr), `"stream":true`, `"stream":true,"n":2`, 1))
+		}
+		for i, pieces := range [][]string{{messageStart, messageText, messageEnd + messageStop}, {messageStart + messageStop}} {
+			s.engineAt(fmt.Sprint("m:", i), open(pieces...))
+			s.act.Publish(readyAt(testFunction("tiny"), 4, fmt.Sprint("m:", i)))
+			s.see(s.post("/v1/messages", messagesRequest))
 		}
 	}},
 	{name: "streams that end within an event", play: func(s *stage) {
@@ -112,7 +120,8 @@ var rareScenes = []scene{
 		shim.refuses.Store(true)
 		s.engineAt("e:2", after(time.Second, dies))
 		s.engineAt("e:3", after(time.Second, goodAnswer))
-		for _, addr := range []string{"e:1", "e:2"} {
+		s.engineAt("e:4", after(time.Second, says(500, `{"error":"no"}`)))
+		for _, addr := range []string{"e:1", "e:2", "e:4"} {
 			s.act.Publish(startingAt(testFunction("tiny"), 4, addr))
 			waits := s.beside(func() { s.chat(saying(plainRequest, addr)) })
 			time.Sleep(3 * time.Second)
@@ -155,7 +164,8 @@ var rareScenes = []scene{
 	}},
 	{name: "streams that come at once", play: func(s *stage) {
 		for i, events := range []string{event1 + event3, event1 + event3 + eventDone, event1, event1 + badFrame, eventDone,
-			event1 + strings.TrimRight(event3, "\n"), event1 + event3[:40], event1 + event3 + "data: [DONE]"} {
+			event1 + strings.TrimRight(event3, "\n"), event1 + event3[:40], event1 + event3 + "data: [DONE]",
+			event1 + event3 + event2[:20], event1 + event3 + eventDone + event1[:20]} {
 			addr := fmt.Sprint("e:", i)
 			s.engineAt(addr, func(c net.Conn, _ *http.Request, _ string) bool {
 				return writeString(c, fmt.Sprintf("%s%x\r\n%s\r\n0\r\n\r\n", chunkHead, len(events), events))

@@ -64,6 +64,7 @@ var scenes = []scene{
 		s.ready(4, "e:1")
 		s.limit(functions.Limits{TokensPerMinute: 1000, RequestsPerMinute: 60, Concurrent: 9})
 		s.chat(streamRequest)
+		s.chat(strings.Replace(streamRequest, `"stream":true`, `"stream":true,"stream_options":{"include_usage":true}`, 1))
 		s.chat(plainRequest)
 	}},
 	{name: "a stream whose engine refuses to count tokens", play: func(s *stage) {
@@ -91,6 +92,8 @@ var scenes = []scene{
 		s.chat(plainRequest)
 		time.Sleep(4 * time.Second)
 		s.chat(plainRequest)
+		s.act.Publish(testFunction("other"))
+		s.leaves(5*time.Second, strings.Replace(streamRequest, "tiny", "other", 1)) // which can wait
 	}},
 	{name: "a slot that another had", play: func(s *stage) {
 		s.ready(1, "e:1")
@@ -352,6 +355,9 @@ var scenes = []scene{
 			s.chat(bodySaying("tiny", "poison"))
 			time.Sleep(wait)
 		}
+		r, err := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"}) // which no suspicion is of
+		s.note("a reservation: %v", err)
+		r.Finish(200)
 	}},
 	{name: "a retry of a client", play: func(s *stage) {
 		s.ready(4, "e:1")
@@ -386,6 +392,10 @@ var scenes = []scene{
 		escalating.Spec.Retry.Escalate = true
 		s.act.SetRouters([]*functions.Router{&escalating}, nil)
 		s.chat(autoRequest)
+		other := escalating
+		other.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"second", "first"}}} // the first answers
+		s.act.SetRouters([]*functions.Router{&other}, nil)
+		s.chat(autoRequest)
 		hedging := *r
 		hedging.Metadata.Name = "hedging"
 		hedging.Spec.Rules = []functions.Rule{{Name: "general", To: []string{"big", "second"}}}
@@ -398,7 +408,7 @@ var scenes = []scene{
 		o.Adapters = &fakeAdapters{takes: 2 * time.Second}
 	}, play: func(s *stage) {
 		s.engineAt("e:1", after(time.Second, says(500, `{"error":"no"}`)))
-		s.engineAt("s:1", after(time.Second, goodAnswer))
+		s.engineAt("s:1", after(time.Second, says(200, strings.Replace(jsonAnswer, "{", `{"model":"mine",`, 1))))
 		s.act.Publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1")), readyAt(testFunction("second"), 4, "s:1"))
 		r := testRouter("tiny:pirate", "second")
 		r.Spec.Retry.Escalate = true
@@ -482,6 +492,7 @@ var scenes = []scene{
 			s.see(s.post(path, `{"model":"tiny","input":"x","prompt":"x","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`))
 		}
 		s.see(s.post("/v1/audio/transcriptions", tinyForm, "Content-Type", "multipart/form-data; boundary=b"))
+		s.see(s.post("/v1/audio/transcriptions", strings.Replace(tinyForm, `"model"`, `"other"`, 1), "Content-Type", "multipart/form-data; boundary=b"))
 	}},
 	{name: "early copies", play: func(s *stage) {
 		shim := s.shimAt("e:1")
@@ -502,7 +513,8 @@ var scenes = []scene{
 			s.act.Publish(readyAt(testFunction("tiny"), 1, "e:1", "e:2"))
 		}
 		head := http.Header{"X-Request-Id": {"mine"}}
-		want := ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Bytes: 100, Header: head.Get}
+		waits := func() { s.note("a reservation waits") }
+		want := ReservationRequest{Name: testFunction("tiny").Name, Team: "default", Bytes: 100, Header: head.Get, OnWait: waits}
 		take := func(ctx context.Context) *Reservation {
 			r, e := s.act.Reserve(ctx, want)
 			if e != nil {

@@ -181,6 +181,8 @@ var stepScenes = []scene{
 		s.onWake = func() { time.Sleep(time.Second); s.publish(testRemote("tiny", "cloud:1", functions.DataSecret)) }
 		r, e := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
 		s.note("%v, %v", r != nil, e)
+		_, again := s.act.Reserve(s.t.Context(), ReservationRequest{Name: testFunction("tiny").Name, Team: "default"})
+		s.note("of a Remote: %v", again)
 		if r != nil {
 			r.Finish(200)
 		}
@@ -189,7 +191,8 @@ var stepScenes = []scene{
 		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent-49) // of the most bytes that are kept
 		s.engineAt("e:1", writes("0\r\n\r\n", event1, long, "y", "z", `"},"finish_reason":"stop"}]}`+"\n\n"+event2[:20], event2[20:]+eventDone))
 		s.engineAt("e:2", writes("", event1, long, "y"))
-		for _, addr := range []string{"e:1", "e:2"} {
+		s.engineAt("e:3", writes("0\r\n\r\n", event1+event3, long, "y"))
+		for _, addr := range []string{"e:1", "e:2", "e:3"} {
 			s.act.Publish(readyAt(testFunction("tiny"), 4, addr))
 			c := s.open("/v1/chat/completions", saying(streamRequest, addr))
 			var last time.Time

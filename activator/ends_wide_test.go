@@ -60,6 +60,7 @@ func (s *stage) eachKind(publish func(addr string)) {
 			{chunked("0\r\n\r\n", k.events[0]+k.failure), chunked("0\r\n\r\n", k.events[0]+k.failure)},
 			{chunked("", k.events[0]), chunked("", k.events[0])},
 			{says(200, ""), says(200, "{}")},
+			{chunked("", k.events...), chunked("", k.events...)},
 		} {
 			for streams, answer := range answers {
 				text := fmt.Sprintf("%d-%d-%d", i, how, streams)
@@ -123,16 +124,18 @@ var wideScenes = []scene{
 		s.engineAt("cloud:1", after(time.Second, goodAnswer))
 		hidden, failed := readyAt(testFunction("hidden"), 4, "e:1"), testFunction("blue/failed")
 		hidden.Hidden, failed.State = true, functions.Failed
-		s.publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1"), []string{"pirate"}), hidden, testFunction("cold"), failed,
+		s.publish(withAdapters(readyAt(testFunction("tiny"), 4, "e:1"), []string{"pirate"}), hidden, testFunction("cold"), testFunction("both"), failed,
 			withAdapters(readyAt(testFunction("blue/other"), 4, "e:1")), testRemote("cloud", "cloud:1", functions.DataSecret))
 		share := func(name string, percent int) Share {
 			return Share{Function: testFunction(name).Name, Percent: percent}
 		}
 		s.act.SetAliases([]Alias{{Name: testFunction("main").Name, Shares: []Share{share("gone", 60), share("hidden", 0), share("tiny", 40)}},
-			{Name: testFunction("soon").Name, Shares: []Share{share("gone", 100)}}, {Name: testFunction("blue/alias").Name, Shares: []Share{share("blue/other", 100)}}})
+			{Name: testFunction("soon").Name, Shares: []Share{share("gone", 100)}},
+			{Name: testFunction("both").Name, Shares: []Share{share("cold", 100)}}, {Name: testFunction("blue/alias").Name, Shares: []Share{share("blue/other", 100)}}})
 		smart, blue := *testRouter("tiny", "blue/other", "panel"), *testRouter("other", "cloud")
-		smart.Metadata.Name, blue.Metadata.Name, blue.Metadata.Namespace = "smart", "clever", "blue"
-		s.act.SetRouters([]*functions.Router{testRouter("tiny:pirate"), &smart, &blue}, nil)
+		far := *testRouter("blue/council", "blue/other", "cold")
+		smart.Metadata.Name, far.Metadata.Name, blue.Metadata.Name, blue.Metadata.Namespace = "smart", "far", "clever", "blue"
+		s.act.SetRouters([]*functions.Router{testRouter("tiny:pirate"), &smart, &far, &blue}, nil)
 		mine, theirs := panel(functions.PatternEnsemble, "hidden"), panel(functions.PatternEnsemble, "other")
 		theirs.Metadata.Name, theirs.Metadata.Namespace = "council", "blue"
 		s.act.SetCompositions([]*functions.Composition{mine, theirs})
@@ -147,9 +150,14 @@ var wideScenes = []scene{
 			head := []string{"Authorization", "Bearer " + key}
 			id, _ := s.keys.Lookup(key)
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", head...))
+			s.see(s.do(s.t.Context(), "HEAD", "/v1/models", "", head...))
+			for _, path := range []string{"/v1/audio/transcriptions", "/v1/none", "/v1/embeddings"} {
+				rec, e := s.act.DryRoute(id, "", path, func(string) string { return "" }, []byte(autoRequest))
+				s.note("%s for %s: %s %v", path, caller.team, rec.Target, e)
+			}
 			s.see(s.do(s.t.Context(), "GET", "/v1/models", "", append(head, "anthropic-version", "x")...))
-			for _, name := range []string{"tiny", "tiny:pirate", "tiny:none", "hidden", "cold", "cloud", "main", "main:pirate", "soon", "soon:pirate", "auto",
-				"smart", "panel", "blue/other", "blue/other:poet", "blue/failed", "blue/alias", "blue/clever", "blue/council", "blue/auto", "blue/tiny", "default/tiny", "red/tiny",
+			for _, name := range []string{"tiny", "tiny:pirate", "tiny:none", "hidden", "cold", "both", "cloud", "main", "main:pirate", "soon", "soon:pirate", "auto",
+				"smart", "far", "panel", "blue/other", "blue/other:poet", "blue/failed", "blue/alias", "blue/clever", "blue/council", "blue/auto", "blue/tiny", "default/tiny", "red/tiny",
 				"other", "clever", "auto:x", "TINY", "a b"} {
 				escaped := strings.NewReplacer("/", "%2F", ":", "%3a", " ", "%20").Replace(name)
 				one := s.do(s.t.Context(), "GET", "/v1/models/"+escaped, "", head...)
@@ -242,7 +250,7 @@ var wideScenes = []scene{
 		waits()
 	}},
 	{name: "early copies that were held for a time", play: func(s *stage) {
-		for _, held := range []string{"1500000", "2000000", "2000001", "0", "-1", "x"} {
+		for _, held := range []string{"1500000", "2000000", "5000000", "0", "-1", "x"} {
 			s.engineAt("e:"+held, shimHolding(held))
 			s.act.Publish(testFunction("tiny"))
 			waits := s.beside(func() { s.chat(saying(plainRequest, held)) })

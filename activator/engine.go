@@ -136,7 +136,7 @@ func (a *attempt) send(replica *snapshot.Replica, async bool) (reply answer.Answ
 // did not ask for.
 func (a *attempt) stripsUsage() bool {
 	r := a.req
-	return r.stream && r.endpoint.Usage && r.env.AsksUsage() && (a.remote != nil || r.lease.NeedsUsage() || r.cached.Stores())
+	return r.endpoint.Usage && r.env.AsksUsage() && (a.remote != nil || r.lease.NeedsUsage() || r.cached.Stores())
 }
 
 // sendToEngine sends the request and reads the beginning of its answer. fetch, if not nil,
@@ -177,8 +177,7 @@ func (a *attempt) again(r *answer.Answer) (replica *snapshot.Replica) {
 			r.Response.Close()
 			*r = answer.Answer{Err: err}
 		case a.req.adapter != "" && r.Response.Status == 404 && !a.adapterRetried && a.req.a.o.Adapters != nil:
-			replica = a.listed(id)
-			a.adapterRetried = replica != nil
+			replica, a.adapterRetried = a.listed(id), true
 		case a.tokens.Asked && a.req.a.usages.MayRefuse(id, r.Response.Status, r.Begin):
 			a.tokens.RefusedBy, replica = id, a.wait.queued.Grant.Replica
 		}
@@ -218,7 +217,6 @@ func (a *attempt) refusal(r *answer.Answer) *openai.Error {
 		return nil
 	}
 	r.Response.Close()
-	a.stop()
 	if refusal.Status >= 500 {
 		problem := answer.ErrorBeforeToken
 		if r.Began {

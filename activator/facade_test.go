@@ -110,3 +110,10 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+// TestBuffered: the server is told how many bytes of a stream it can have without a wait.
+func TestBuffered(t *testing.T) {
+	if s := (&eventStream{out: []byte("abc")}); s.Buffered() != 3 {
+		t.Errorf("%d bytes", s.Buffered())
+	}
+}

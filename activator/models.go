@@ -57,15 +57,15 @@ func (n *names) listModels(id auth.Identity, one string, form modellist.Form, re
 
 // describe is the item of one model that the caller may name.
 func (n *names) describe(id auth.Identity, one string, now time.Time) (it modellist.Item, refusal *openai.Error) {
-	name, err := functions.ParseName(one, id.Team)
-	if r := n.findRouter(one, name); r != nil && err == nil && canSee(id, name.Team) {
+	name, _ := functions.ParseName(one, id.Team) // of a wrong one the zero name, which nothing has
+	if r := n.findRouter(one, name); r != nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "router"), nil
 	}
-	if err == nil && n.compositions.Find(name) != nil && canSee(id, name.Team) {
+	if n.compositions.Find(name) != nil && canSee(id, name.Team) {
 		return modellist.Ready(one, "composition"), nil
 	}
 	e, alias := n.mainFunction(name.WithoutAdapter())
-	if err != nil || e == nil && !alias || !canSee(id, name.Team) ||
+	if e == nil && !alias || !canSee(id, name.Team) ||
 		name.Adapter != "" && (e == nil || !e.Snapshot().DeclaresAdapter(name.Adapter)) {
 		return it, n.unknownModel(one, name, id)
 	}
@@ -108,7 +108,7 @@ func (n *names) unknownModel(asked string, name functions.Name, id auth.Identity
 	asked = functions.Clip(asked)
 	text := "The model `" + asked + "` does not exist or you do not have access to it."
 	team := id.Team
-	if id.Admin && name.Team != "" {
+	if id.Admin {
 		team = name.Team
 	}
 	lookup := name.Name

@@ -66,6 +66,5 @@ func (a *attempt) acceptRemote(r answer.Answer, now time.Time) *openai.Error {
 	if r.Response != nil {
 		r.Response.Close()
 	}
-	a.stop()
 	return e
 }

@@ -101,7 +101,6 @@ func (r *request) take(rec *functions.RouteRecord) *openai.Error {
 	}
 	name, f, _ := t.by.Target(&t.request, rec.Target)
 	if r.composition = f.Composition; r.composition != nil {
-		r.fn, r.cached = nil, nil
 		return nil
 	}
 	en, _ := r.a.names.lookup(name.WithoutAdapter())
@@ -153,7 +152,7 @@ func (r *request) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.req.routing == nil || p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)

@@ -86,8 +86,7 @@ func (p *proxyRequest) sendHead(res *httpserver.Response) {
 	if p.req.stream {
 		res.Set("content-type", "text/event-stream")
 		v := &eventStream{request: p, held: true, seen: openai.Stream{TakeUsage: p.attempt.stripsUsage()}}
-		now := p.a.o.Now()
-		v.comment, v.noop = now, now.Add(p.a.o.Timing.Noop)
+		v.noop = p.a.o.Now().Add(p.a.o.Timing.Noop)
 		res.Stream = v
 		return
 	}
@@ -496,15 +495,10 @@ func (b *paddedBody) Read(p []byte) (int, error) {
 				if b.rest == nil {
 					b.rest = &bodyStream{request: request, status: 200}
 				}
-				n, err := b.rest.Read(p)
-				b.end = err
-				return n, err
+				return b.rest.Read(p)
 			}
 			request.attempt.tokens.Usage = scanUsage(request.attempt.reply.Begin)
 			b.out, b.end = request.attempt.reply.Begin, io.EOF
-			if len(b.out) == 0 {
-				b.out = []byte{'\n'}
-			}
 			request.finish(200, "")
 		case refused:
 			b.end = errAbort

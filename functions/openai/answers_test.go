@@ -46,9 +46,10 @@ func TestStatuses(t *testing.T) {
 	}
 	for errType := range strings.FieldsSeq("authentication_error billing_error permission_error not_found_error " +
 		"request_too_large rate_limit_error api_error timeout_error overloaded_error") {
-		e := New(InternalError, "x")
-		if e.Type = errType; !strings.Contains(string(e.For("/v1/messages").Body()), `"type":"`+errType+`"`) {
-			t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
+		for _, e := range []*Error{New(InternalError, "x"), New(InvalidRequest, "x")} {
+			if e.Type = errType; !strings.Contains(string(e.For("/v1/messages").Body()), `"type":"`+errType+`"`) {
+				t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
+			}
 		}
 	}
 	for code, status := range map[string]int{"context_length_exceeded": 400, "invalid_prompt": 400, "invalid_value": 400, "content_policy_violation": 400,
@@ -285,13 +286,60 @@ func TestErrorFrames(t *testing.T) {
 	}
 }
 
+// TestTextsOfErrorEvents: texts and objects without the member error become frames where clients
+// look for that member, and stay where they have an event for errors.
+func TestTextsOfErrorEvents(t *testing.T) {
+	frame := func(text string) string {
+		return `data: {"error":{"message":"` + text + `","type":"server_error","param":null,"code":"internal_error"}}` + "\n"
+	}
+	const object = `data: {"error":{"message":"m"}}` + "\n\n"
+	for in, want := range map[string]string{
+		"event: error\ndata: no\n\n": "event: error\n" + frame("no") + "\n", "event: error\ndata: a\ndata: b\n\n": "event: error\n" + frame("a") + "data: b\n\n",
+		"event: error\n:\ndata: no\n\n": "event: error\n:\n" + frame("no") + "\n", "event: error\n\ndata: no\n\n": "event: error\n\ndata: no\n\n",
+		"event: error\ndata: [DONE]\n\n": "event: error\ndata: [DONE]\n\n", "event: error\ndata:\n\n": "event: error\ndata:\n\n", "data: no\n\n": "data: no\n\n",
+		`data: {"object":"error","message":"m"}` + "\n\n": frame("m") + "\n", `data: {"object":"list","message":"m"}` + "\n\n": `data: {"object":"list","message":"m"}` + "\n\n",
+		object: object, ":\n" + object: ":\n" + object,
+	} {
+		if got := string(FrameErrors([]byte(in), "/v1/chat/completions", 0)); got != want {
+			t.Errorf("%q became\n%q, want\n%q", in, got, want)
+		}
+		isObject := strings.HasSuffix(in, object) || strings.Contains(in, `"object":"error"`)
+		for _, path := range []string{"/v1/messages", "/v1/responses"} {
+			got := string(FrameErrors([]byte(in), path, 0))
+			if got != in && !isObject || isObject && !strings.Contains(got, "event: error\ndata: {\"type\":\"error\",") {
+				t.Errorf("%s: %q became\n%q", path, in, got)
+			}
+		}
+	}
+}
+
+// TestWordsAlone: an answer that has the words of an error and nothing else is one.
+func TestWordsAlone(t *testing.T) {
+	for in, want := range map[string]string{
+		` {"code":500,"msg":"no","success":false} `: "500 no", `{"message":"no"}`: "500 no", `{"detail":"no"}`: "500 no", `{"errors":["a","b"]}`: "500 a; b", `{"errmsg":"no"}`: "500 no",
+		`{"error_msg":"no","error_code":1}`: "500 no", `{"Code":429,"MSG":"x","msg":"no"}`: "500 no", `{"detail":{"msg":"no"}}`: "500 no", `{"message":"no","status":404}`: "404 no",
+		`{"msg":"no","data":null}`: "500 no", `{"msg":"no","result":{}}`: "", `{"msg":"no","result":[]}`: "500 no", `{"msg":"no","data":[1]}`: "", `{"msg":"no","result":"x"}`: "",
+		`{"code":500}`: "", `{"msg":""}`: "", `{"msg":null,"message":"no"}`: "500 no", `{"msg":"no","choices":[]}`: "", `{"msg":"no","a":1}`: "", `{"msg":"no","code msg":1}`: "",
+		`{"msg":"no","title":{}}`: "", `{"msg":"no","path":"/x","timestamp":1,"request_id":"r","requestid":"r","id":1,"trace_id":"t","traceid":"t","type":"t","object":"o","param":"p","details":[1],"errcode":3}`: "500 no",
+		`{"msg":"no"`: "", `["msg"]`: "", "": "", `"no"`: "", `{}`: "",
+	} {
+		got := ""
+		if e := WordsAlone([]byte(in)); e != nil {
+			got = fmt.Sprint(e.Status, " ", e.Message)
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", in, got, want)
+		}
+	}
+}
+
 // TestIDs: what passes as a client's id and as a trace, character by character.
 func TestIDs(t *testing.T) {
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if !ValidTrace(trace) {
 		t.Error("a trace is none")
 	}
-	for _, bad := range []string{"", trace[:54], trace + "0", "01" + trace[2:], "00_" + trace[3:]} {
+	for _, bad := range []string{"", trace[:54], trace + "0", "01" + trace[2:], "00_" + trace[3:], trace[:34] + "-0" + trace[36:], trace[:51] + "-0" + trace[53:]} {
 		if ValidTrace(bad) {
 			t.Errorf("%q is a trace", bad)
 		}

@@ -71,7 +71,7 @@ func TestEdges(t *testing.T) {
 		listOf(2, nestOf(31)), "["+nestOf(1)+","+nestOf(32)+"]")
 	for _, count := range strings.Fields("minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains") {
 		add(schemas+" tools functions", `{"`+count+`":65536}`, `{"`+count+`":65537}`, `{"x`+count+`":65537}`, `{"`+count+`":-1}`, `{"`+count+`":0}`, `{"`+count+`":0.5}`,
-			`{"`+count+`":9}`, `{"`+count+`":9e9}`)
+			`{"`+count+`":9}`, `{"`+count+`":9e9}`, `{"`+count+`":9}`, `{"`+count+`":9999999999999999999}`)
 		for _, other := range []string{`"70000"`, `{"type":"integer"}`, "null", "[70000]", "true"} { // a property of that name
 			add(schemas+" tools functions", `{"`+count+`":`+other+`}`, `{"`+count+`":70000}`)
 		}
@@ -133,8 +133,11 @@ func TestEdgesOfNames(t *testing.T) {
 			t.Errorf("the pointer of a key of %d bytes: %v", size, e)
 		}
 	}
-	if e := peekAsLlama(`"` + strings.Repeat("x", 41) + `_embeds":1`); e == nil || !strings.HasPrefix(e.Message, strings.Repeat("x", 40)+"… is not") {
-		t.Errorf("a long name that is not supported: %v", e)
+	for _, in := range []string{`"%s_embeds":1`, `"messages":[{"%s_embeds":1}]`} {
+		e := peekAsLlama(fmt.Sprintf(in, strings.Repeat("x", 41)))
+		if e == nil || !strings.HasPrefix(e.Message, strings.Repeat("x", 40)+"… is not") {
+			t.Errorf("a long name that is not supported: %v", e)
+		}
 	}
 	// Words of a request in a message: whole up to 40 bytes, never half a character.
 	for name, want := range map[string]string{
@@ -208,7 +211,7 @@ func TestMediaNames(t *testing.T) {
 	}
 	rows = append(rows, row{`{"image_embeds":%s}`, []string{"null"}, []string{`"a"`, "1", "{}", data}})
 	long := strings.Repeat("A", 300)
-	rows = append(rows, row{`{"image":{"data":%s}}`, []string{`"` + long + `:"`}, []string{`"` + long[:255] + `:"`}}) // only its head is looked at
+	rows = append(rows, row{`{"image":{"data":%s}}`, []string{`"` + long + `:"`, `"` + long[:256] + `:"`}, []string{`"` + long[:255] + `:"`}}) // only its head is looked at
 	for _, x := range rows {
 		for _, in := range []string{`"messages":[{"content":[%s]}]`, `"input":[%s]`, `"documents":%s`, `"unheard_of":[[%s]]`, `"query":{"a":[1,%s]}`, ""} {
 			if in == "" { // by itself in the body
@@ -302,6 +305,8 @@ func TestEdgesOfForms(t *testing.T) {
 		"a quote in a name":   {part(`Content-Disposition: form-data; name="a"; filename="a\"; name*=b"`, "a"), ""},
 		"a zero":              {part("Content-Disposition: form-data; name=\"a\"\r\nX: y\x01", "a"), part("Content-Disposition: form-data; name=\"a\"\r\nX: y\x00", "a")},
 		"a space in a name":   {"", part("Content-Disposition: form-data; name=\"a\"\r\n X: y", "a")},
+		"nothing in a part":   {"--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n", "--b\r\nContent-Disposition: form-data; name=\"a\"\r\n"},
+		"a space before *":    {"", part(`Content-Disposition: form-data; name="a"; name *=UTF-8''b`, "a")},
 		"a backslash":         {"", part(`Content-Disposition: form-data; name="a\\b"`, "a")},
 		"a line feed alone":   {"", part("Content-Disposition: form-data; name=\"a\"\nX: y", "a")},
 		"a model as a file":   {part(`Content-Disposition: form-data; name="file"; filename="model"`, "a"), part(`Content-Disposition: form-data; name="Model"; filename="a"`, "a")},
@@ -333,6 +338,16 @@ func TestEdgesOfForms(t *testing.T) {
 		body := strings.ReplaceAll(model+"--b--", "--b", "--"+boundary)
 		if _, err := PeekMultipart("multipart/form-data; boundary="+boundary, []byte(body)); (err == nil) != ok {
 			t.Errorf("a boundary of %d bytes: %v", size, err)
+		}
+	}
+	for _, kind := range []string{"multipart/form-data", `multipart/form-data; boundary=""`} {
+		if _, err := PeekMultipart(kind, []byte(strings.ReplaceAll(model+"--b--", "--b", "--"))); err == nil {
+			t.Errorf("%s is taken", kind)
+		}
+	}
+	for _, kind := range []string{"multipart/mixed; boundary=b", "application/json; boundary=b", "boundary=b"} {
+		if _, err := PeekMultipart(kind, []byte(model+"--b--")); err == nil {
+			t.Errorf("%s is taken", kind)
 		}
 	}
 	for body, want := range map[string]string{ // what the engine gets

@@ -190,7 +190,7 @@ func (e *Error) ShouldRetry() bool {
 // errors have none: the AI SDK would sleep and then retry regardless.
 func (e *Error) RetrySeconds() int {
 	d := cmp.Or(max(e.RetryAfter, 0), lookup(e.Code).after)
-	if d == 0 || !e.ShouldRetry() {
+	if !e.ShouldRetry() {
 		return 0
 	}
 	return int(math.Ceil(min(d, MaxRetryAfter).Seconds()))

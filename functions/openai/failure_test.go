@@ -30,6 +30,7 @@ func TestFailure(t *testing.T) {
 		{"a chunk that speaks of errors", `data: {"id":"error","choices":[{"delta":{"content":"{\"error\":1}"}}]}` + "\n\n", 0, "", false},
 		{"in lines", "data: {\r\ndata: \"error\": {\"message\": \"x\",\r\ndata: \"code\": 400}\r\ndata: }\r\n\r\n", 400, "x", true},
 		{"in lines, not whole", "data: {\ndata: \"error\": {\"message\": \"x\"}\ndata: }\n", 0, "", false},
+		{"behind an event's name, in lines, not whole", "event: error\ndata: {\ndata: \"message\": \"x\"\n", 0, "", false},
 		{"not whole", `data: {"error":{"message":"x"`, 0, "", false},
 		{"the end alone", "data: [DONE]\n\n", 0, "", false},
 		{"nothing", "", 0, "", false},

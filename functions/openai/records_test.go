@@ -262,7 +262,8 @@ func TestRecordOfStreams(t *testing.T) {
 			"data: " + strings.Repeat("y", 129) + "\n\n", "data: z\n\n",
 			"data: {\"a\":\ndata: \"b\"\ndata: }\n\n", "data: data: [DONE]\n\n"},
 		"a ping behind another": {"event: ping\n\nevent: x\n\ndata: one\n\n"}, "a ping's data, then more": {"event: ping\ndata: {}\n\n", "data: one\n\n"},
-		"half": {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
+		"usage of a completion alone": {`data: {"choices":[],"usage":{"completion_tokens":5}}` + "\n\n"},
+		"half":                        {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
 	}
 	for i, end := range []string{`{"type":"message_stop"}`, `{"type":"message_stopp"}`, `{ "type": "response.completed","response":{}}`, `{"response":{}, "type":"response.incomplete"}`,
 		`{"a":1,"type": "response.done"}`, `{"a":1,"type":"response.failed"}`, `{"a":1,"type":"message_stop","b":2}`, `{"type":"x","a":"message_stop"}`, `{"a":{"b":1,"type":"message_stop"}}`,

@@ -43,11 +43,7 @@ const (
 
 // NewRenamer makes a Renamer of an answer: of an event stream, or of one JSON.
 func NewRenamer(name string, events bool) *Renamer {
-	r := &Renamer{quoted: appendQuoted(nil, name), events: events}
-	if !events {
-		r.line = lineData
-	}
-	return r
+	return &Renamer{quoted: appendQuoted(nil, name), events: events}
 }
 
 // Append appends what p becomes to dst.
@@ -115,7 +111,7 @@ func (r *Renamer) passJSON(c byte) {
 		if r.depth < len(r.object) {
 			r.object[r.depth] = c == '{'
 		}
-		r.nested = r.depth == 2 && c == '{' && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
+		r.nested = r.depth == 2 && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
 		r.expects, r.named = r.readsKeys(), false
 	case '}', ']':
 		r.depth = max(0, r.depth-1)

@@ -368,7 +368,7 @@ func IsWholeEvent(p []byte) bool {
 		}
 	}
 	data = bytes.TrimSpace(data)
-	return string(data) == "[DONE]" || len(data) > 0 && jsontext.Value(data).IsValid(tolerant)
+	return string(data) == "[DONE]" || jsontext.Value(data).IsValid(tolerant)
 }
 
 func frameError(d []byte) (e *Error, stated bool) {

@@ -61,6 +61,8 @@ func TestCheckTools(t *testing.T) {
 		{"required, before the tools", `"tool_choice":"r\u0065quired",` + chat(mail), all, []string{"lookarounds"}},
 		{"a named tool", chat(long) + `,"tool_choice":{"type":"function","function":{"name":"write_file"}}`, all, nil},
 		{"any", anthropic + `,"tool_choice":{"type":"any"}`, all, nil},
+		{"auto and a name", anthropic + `,"tool_choice":{"type":"auto","name":"f"}`, all, nil},
+		{"two names", `"tools":[{"name":"first","function":{"name":"second","parameters":{"maxLength":70000}}}],"tool_choice":"any"`, all, []string{"`first`"}},
 		{"auto and any", anthropic + `,"tool_choice":{"type":"any","type":"auto"}`, all, nil},
 		{"a tool", anthropic + `,"tool_choice":{"type":"tool","name":"write_file"}`, all, nil},
 		{"an empty choice", chat(long) + `,"tool_choice":{}`, all, nil},

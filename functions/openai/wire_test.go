@@ -117,7 +117,7 @@ func oneComment(t *testing.T, s string) {
 
 func TestLines(t *testing.T) {
 	for got, want := range map[string]string{
-		string(Comment(nil, "staging", 41, 11500*time.Millisecond, 3)):                                    ": thaw state=staging percent=41 eta_s=12 position=3\n",
+		string(Comment(nil, "staging", 41, 11500*time.Millisecond, 13)):                                   ": thaw state=staging percent=41 eta_s=12 position=13\n",
 		string(Comment(nil, "loading", -1, 0, -1)):                                                        ": thaw state=loading\n",
 		string(Comment(nil, "", 0, 0, 0)):                                                                 ": thaw percent=0 position=0\n",
 		string(Timeline(nil, []Span{{"queue", 12 * time.Millisecond}, {"first_token", 3 * time.Second}})): ": thaw timeline queue=12 first_token=3000\n",
@@ -482,11 +482,12 @@ func BenchmarkStream(b *testing.B) {
 // that have one stay as they are.
 func TestSeparateEvents(t *testing.T) {
 	for in, want := range map[string]string{
-		"data: {\"a\":1}\ndata: {\"b\":2}\n":      "data: {\"a\":1}\n\ndata: {\"b\":2}\n",
-		": hi\ndata: {}\r\ndata: [DONE]\n":        ": hi\ndata: {}\r\n\ndata: [DONE]\n",
-		"data: {\"a\":1}\ndata: {\"b\"":           "data: {\"a\":1}\n\ndata: {\"b\"",
-		"data: {\"a\":1}\n":                       "",
-		"data: {\ndata: \"a\":{}\ndata: }\n":      "",
+		"data: {\"a\":1}\ndata: {\"b\":2}\n": "data: {\"a\":1}\n\ndata: {\"b\":2}\n",
+		": hi\ndata: {}\r\ndata: [DONE]\n":   ": hi\ndata: {}\r\n\ndata: [DONE]\n",
+		"data: {\"a\":1}\ndata: {\"b\"":      "data: {\"a\":1}\n\ndata: {\"b\"",
+		"data: {\"a\":1}\n":                  "",
+		"data: {\ndata: \"a\":{}\ndata: }\n": "",
+		"data: 1\ndata: 2\n":                 "", "data: {\nid: 5\ndata: {\"a\":1}\ndata: {\"b\":2}\n": "data: {\nid: 5\ndata: {\"a\":1}\n\ndata: {\"b\":2}\n",
 		"event: x\ndata: {\"a\":1}\n":             "",
 		"data: {\"a\":\ndata: {\"b\":2}\ndata: }": "",
 	} {
