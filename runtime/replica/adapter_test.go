@@ -94,6 +94,8 @@ func TestInspect(t *testing.T) {
 		{name: "config is endless", rank: 8, modules: one, change: config(strings.Repeat(" ", 1<<20+1)), err: "adapter_config.json: it is larger than 1048576 bytes"},
 		{name: "no rank", rank: 8, modules: one, change: config(`{}`), err: "adapter_config.json has no rank (r)"},
 		{name: "another kind", rank: 8, modules: one, change: config(`{"peft_type":"IA3","r":8}`), err: `its peft_type is "IA3"; only LORA can be served`},
+		{name: "lower case", rank: 8, modules: one, change: config(`{"peft_type":"lora","r":8}`)},
+		{name: "its relative", rank: 8, modules: one, change: config(`{"peft_type":"LORAX","r":8}`), err: `its peft_type is "LORAX"`},
 		{name: "DoRA", rank: 8, modules: one, change: config(`{"r":8,"use_dora":true}`), err: "it is a DoRA adapter; only plain LoRA can be served"},
 		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the file has 10 bytes and its header alone should have 72: it was cut short"},
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},
