@@ -73,7 +73,11 @@ func TestReasonOfOneFile(t *testing.T) {
 		switch {
 		case strings.Contains(r.Header.Get("Authorization"), "/ap-south-1/s3/"):
 			w.Header().Set("ETag", `"v"`)
-			w.Header().Set("Content-Length", "4")
+			if w.Header().Set("Content-Length", "4"); r.Header.Get("Range") == "bytes=0-0" {
+				w.Header().Set("Content-Length", "1")
+				w.WriteHeader(http.StatusPartialContent)
+				io.WriteString(w, "x")
+			}
 		case r.Method == http.MethodHead:
 			w.WriteHeader(http.StatusBadRequest)
 		default:
@@ -83,7 +87,7 @@ func TestReasonOfOneFile(t *testing.T) {
 	s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", srv.URL)})
 	defer s.Close()
 	plan, err := s.Plan(t.Context(), "s3://abc/m/x.gguf", nil)
-	if err != nil || len(plan.Files) != 1 {
+	if err != nil || len(plan.Files) != 1 || plan.Files[0].Size != 4 {
 		t.Errorf("%+v, %v", plan, err)
 	}
 	body = "<Error><Code>InvalidRegionName</Code><Message>must be one of: wnam, auto</Message></Error>"

@@ -290,3 +290,19 @@ func TestRecordOfDigests(t *testing.T) {
 	}
 	sourcetest.Compare(t, "digests.txt", out.String())
 }
+
+// TestRegionsThatChange: a bucket that is in another region each time is asked twice, not for ever.
+func TestRegionsThatChange(t *testing.T) {
+	s := serveBucket(t)
+	n := 0
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		n++
+		w.Header().Set("X-Amz-Bucket-Region", fmt.Sprint("region-", n))
+		w.WriteHeader(http.StatusMovedPermanently)
+		return true
+	}
+	src := s.source(t)
+	if _, err := src.Plan(t.Context(), "s3://abc/m", nil); source.KindOf(err) != source.Refused || n != 2 {
+		t.Errorf("%d requests, %v", n, err)
+	}
+}
