@@ -46,18 +46,8 @@ const MaxCompositionDepth = 3
 
 // Composition is one composition file: a function that asks several functions.
 type Composition struct {
-	APIVersion string          `json:"apiVersion"`
-	Kind       string          `json:"kind"`
-	Metadata   Metadata        `json:"metadata"`
-	Spec       CompositionSpec `json:"spec"`
-
-	// Origin is that of [Model].
-	Origin string `json:"-"`
-}
-
-// FullName is TEAM/NAME.
-func (c *Composition) FullName() Name {
-	return Name{Team: c.Metadata.Namespace, Name: c.Metadata.Name}
+	Head
+	Spec CompositionSpec `json:"spec"`
 }
 
 // CompositionSpec is the spec of a composition file. Names are NAME, NAME:ADAPTER or

@@ -24,12 +24,17 @@ type Metadata struct {
 
 // Model is one model file: weights, the engine that serves them, and how it scales.
 type Model struct {
-	APIVersion string    `json:"apiVersion"`
-	Kind       string    `json:"kind"`
-	Metadata   Metadata  `json:"metadata"`
-	Spec       ModelSpec `json:"spec"`
+	Head
+	Spec ModelSpec `json:"spec"`
+}
 
-	// Dir is the folder of the file the model was read from; relative sources
+// Head is what the documents of all kinds begin with.
+type Head struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   Metadata `json:"metadata"`
+
+	// Dir is the folder of the file the document was read from; relative sources
 	// count from it. Origin is that file and line, for messages. Neither is
 	// part of the document.
 	Dir    string `json:"-"`
@@ -37,7 +42,7 @@ type Model struct {
 }
 
 // FullName is TEAM/NAME.
-func (m *Model) FullName() Name { return Name{Team: m.Metadata.Namespace, Name: m.Metadata.Name} }
+func (h *Head) FullName() Name { return Name{Team: h.Metadata.Namespace, Name: h.Metadata.Name} }
 
 // Engine is the program that serves a model.
 type Engine string
@@ -149,13 +154,12 @@ type Deadlines struct {
 
 // Team is one team file: a namespace, its GPUs and limits. Zero means no limit.
 type Team struct {
-	APIVersion string   `json:"apiVersion"`
-	Kind       string   `json:"kind"`
-	Metadata   Metadata `json:"metadata"`
-	Spec       TeamSpec `json:"spec"`
-
-	Origin string `json:"-"`
+	Head
+	Spec TeamSpec `json:"spec"`
 }
+
+// FullName is the team's name twice: a team is a namespace itself.
+func (t *Team) FullName() Name { return Name{Team: t.Metadata.Name, Name: t.Metadata.Name} }
 
 // TeamSpec is the spec of a team file. Data is the class of the data of the team's
 // requests where a Router names none; unset: internal.

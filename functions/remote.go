@@ -8,18 +8,9 @@ import (
 
 // Remote is one remote file: an OpenAI-compatible API that another party runs.
 type Remote struct {
-	APIVersion string     `json:"apiVersion"`
-	Kind       string     `json:"kind"`
-	Metadata   Metadata   `json:"metadata"`
-	Spec       RemoteSpec `json:"spec"`
-
-	// Dir and Origin are those of [Model].
-	Dir    string `json:"-"`
-	Origin string `json:"-"`
+	Head
+	Spec RemoteSpec `json:"spec"`
 }
-
-// FullName is TEAM/NAME.
-func (r *Remote) FullName() Name { return Name{Team: r.Metadata.Namespace, Name: r.Metadata.Name} }
 
 // KeyPath is the file of the key, "" if the key is in no file. A relative one counts from
 // the folder of the remote file.

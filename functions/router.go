@@ -39,18 +39,9 @@ func (c DataClass) Rank() int {
 
 // Router is one router file: a function that chooses a function.
 type Router struct {
-	APIVersion string     `json:"apiVersion"`
-	Kind       string     `json:"kind"`
-	Metadata   Metadata   `json:"metadata"`
-	Spec       RouterSpec `json:"spec"`
-
-	// Dir and Origin are those of [Model].
-	Dir    string `json:"-"`
-	Origin string `json:"-"`
+	Head
+	Spec RouterSpec `json:"spec"`
 }
-
-// FullName is TEAM/NAME.
-func (r *Router) FullName() Name { return Name{Team: r.Metadata.Namespace, Name: r.Metadata.Name} }
 
 // NewRouter is an empty Router with every default set.
 func NewRouter() *Router {

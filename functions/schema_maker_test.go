@@ -124,9 +124,9 @@ func schemaOf(t reflect.Type, path string, def reflect.Value) map[string]any {
 	case reflect.Struct:
 		s["type"], s["additionalProperties"] = "object", false
 		props := map[string]any{}
-		for f := range t.Fields() {
+		for _, f := range reflect.VisibleFields(t) { // those of embedded structs too
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			if name == "-" {
+			if name == "-" || f.Anonymous {
 				continue
 			}
 			var d reflect.Value

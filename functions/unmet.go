@@ -32,24 +32,28 @@ func (r Resources) Unmet(nodes []Node) string {
 		return fmt.Sprintf("it needs %s of host memory on one node, and the largest that it fits otherwise has %s", r.Memory.Human(),
 			memory.Human())
 	case gpus == 0:
-		return fmt.Sprintf("it needs %s, and no node has one", Resources{GPUs: r.GPUs}.gpusText())
+		return fmt.Sprintf("it needs %s, and no node has one", GPUCount(r.GPUs))
 	case large == 0:
-		return fmt.Sprintf("it needs %s, and the largest GPU has %s", r.gpusText(), gpuMemory.Human())
+		return fmt.Sprintf("it needs %s, and the largest GPU has %s", r.GPUsText(), gpuMemory.Human())
 	}
-	return fmt.Sprintf("it needs %s on one node, and the largest has %d", r.gpusText(), large)
+	return fmt.Sprintf("it needs %s on one node, and the largest has %d", r.GPUsText(), large)
 }
 
-// gpusText formats the GPUs of r, as in "2 GPUs with 80 GiB each".
-func (r Resources) gpusText() string {
-	text := "1 GPU"
-	if r.GPUs != 1 {
-		text = fmt.Sprintf("%d GPUs", r.GPUs)
+// GPUCount formats a number of GPUs.
+func GPUCount(n int) string {
+	if n == 1 {
+		return "1 GPU"
 	}
+	return fmt.Sprintf("%d GPUs", n)
+}
+
+// GPUsText formats the GPUs of r, as in "2 GPUs with 80 GiB each".
+func (r Resources) GPUsText() string {
 	switch {
 	case r.GPUMemory == 0:
-		return text
+		return GPUCount(r.GPUs)
 	case r.GPUs == 1:
 		return "a GPU with " + r.GPUMemory.Human()
 	}
-	return text + " with " + r.GPUMemory.Human() + " each"
+	return GPUCount(r.GPUs) + " with " + r.GPUMemory.Human() + " each"
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/rangelimit"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -208,6 +209,9 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	}
 	from, ok := l.o.Sources[scheme]
 	if !ok {
+		if message, hint := functions.CheckSource(src); message != "" {
+			return nil, source.Fail(source.BadSource, "source: "+message, hint)
+		}
 		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
 			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(l.o.Sources)), ", ")}
 	}

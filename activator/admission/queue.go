@@ -237,9 +237,6 @@ var BeforeAll = time.Unix(0, 0)
 // Free reports whether a request would be admitted at once.
 func (l Load) AdmitsAtOnce() bool { return l.Queued == 0 && l.FreeSlots > 0 }
 
-// Idle reports whether no request waits or holds a slot.
-func (l Load) Idle() bool { return l.Active == 0 && l.Queued == 0 }
-
 func (q *Queue) Load(now time.Time) Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -404,7 +404,7 @@ func TestAdmitAt(t *testing.T) {
 	if !a.AdmitAt(&x) || q.waiting.teamQueues != nil {
 		t.Error("the last of the queue leaves team queues behind")
 	}
-	if a.Leave(t0); !q.Load(t0).Idle() || len(q.replicas) != 0 {
+	if a.Leave(t0); q.active != 0 || q.queued() != 0 || len(q.replicas) != 0 {
 		t.Errorf("%+v", q.Load(t0))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/batches/store"
 	"github.com/thaw-dev/thaw/activator/httpserver"
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
@@ -55,12 +56,7 @@ func (s *Server) listFiles(id auth.Identity, req *httpserver.Request) (any, *ope
 	if e != nil {
 		return nil, e
 	}
-	var list []store.File
-	for _, f := range s.store.Files(id.Team) {
-		if q.purpose == "" || f.Purpose == q.purpose {
-			list = append(list, f)
-		}
-	}
+	list := functions.Filter(s.store.Files(id.Team), func(f store.File) bool { return q.purpose == "" || f.Purpose == q.purpose })
 	return paginate(q, list, func(f store.File) string { return f.ID }, showFile)
 }
 

@@ -135,11 +135,7 @@ func (s *scheduler) add(o opening) {
 	}
 	for model, places := range o.in.models {
 		g := s.group(o.j.identity(), model)
-		lines := make([]queued, len(places))
-		for i, p := range places {
-			lines[i] = queued{o.j, p}
-		}
-		g.enqueue(lines...)
+		g.enqueue(functions.ConvertAll(places, func(p place) queued { return queued{o.j, p} })...)
 	}
 	clear(o.in.models)
 	s.looked = time.Time{} // nothing is known of new groups

@@ -50,13 +50,6 @@ func (i *Index[R]) Find(id string) (r R, ok bool) {
 	return r, ok
 }
 
-// Len is how many requests wait.
-func (i *Index[R]) Len() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.count
-}
-
 // Drained returns a channel that is closed when no request waits.
 func (i *Index[R]) Drained() <-chan struct{} {
 	i.mu.Lock()

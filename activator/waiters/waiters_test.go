@@ -14,8 +14,8 @@ func TestIndex(t *testing.T) {
 		t.Fatal("one waits still")
 	default:
 	}
-	if _, ok := x.Find("a"); ok || x.Len() != 1 {
-		t.Error(x.Len())
+	if _, ok := x.Find("a"); ok || x.count != 1 {
+		t.Error(x.count)
 	}
 	for _, id := range []string{"b", "mine"} {
 		if r, ok := x.Find(id); r != 2 || !ok {

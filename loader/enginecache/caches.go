@@ -265,13 +265,9 @@ func (u *CacheUse) Release() {
 	if u == nil {
 		return
 	}
-	if u.lease != nil {
-		u.lease.Close()
-		u.lease = nil
-	}
-	if u.scratch != "" {
-		os.RemoveAll(u.scratch)
-	}
+	u.lease.Close()
+	u.lease = nil
+	os.RemoveAll(u.scratch)
 }
 
 // Trim evicts the least recently used caches until all fit the budget.

@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -188,45 +188,15 @@ func (m *Mount) Close() {
 // Sweep unmounts every thaw mount below dir. They belong to a process that is gone:
 // the caller has none there yet.
 func Sweep(dir string) error {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	var errs []error
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if at := mountPoint(lines.Text()); at != "" && strings.HasPrefix(at, strings.TrimRight(dir, "/")+"/") {
-			if err := detach(at); err != nil {
-				errs = append(errs, fmt.Errorf("%s stays mounted: %w", at, err))
-			}
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return m.FSType != fsType || !strings.HasPrefix(m.Mountpoint, strings.TrimRight(dir, "/")+"/"), false
+	})
+	for _, m := range mounts {
+		if e := detach(m.Mountpoint); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s stays mounted: %w", m.Mountpoint, e))
 		}
 	}
-	return errors.Join(append(errs, lines.Err())...)
-}
-
-// mountPoint returns where a line of mountinfo has a thaw mount, else "": ID PARENT
-// MAJ:MIN ROOT POINT OPTIONS [FIELDS…] - TYPE SOURCE OPTIONS
-func mountPoint(line string) string {
-	left, right, ok := strings.Cut(line, " - ")
-	fields := strings.Fields(left)
-	if !ok || len(fields) < 6 || !strings.HasPrefix(right, fsType+" ") {
-		return ""
-	}
-	// Blanks, tabs, newlines and backslashes are written as \ooo.
-	var out strings.Builder
-	for s := fields[4]; s != ""; {
-		if len(s) >= 4 && s[0] == '\\' {
-			if n, err := strconv.ParseUint(s[1:4], 8, 8); err == nil {
-				out.WriteByte(byte(n))
-				s = s[4:]
-				continue
-			}
-		}
-		out.WriteByte(s[0])
-		s = s[1:]
-	}
-	return out.String()
+	return err
 }
 
 // sharedState is what all nodes of the tree share.

@@ -386,22 +386,6 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestMountPoint(t *testing.T) {
-	for line, want := range map[string]string{
-		`36 35 0:40 / /data/x ro,nosuid - fuse.thaw thaw ro,user_id=0`:   "/data/x",
-		`36 35 0:40 / /data/a\040b ro shared:1 - fuse.thaw thaw ro`:      "/data/a b",
-		`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: "",
-		`36 35 0:40 / /data/x ro - fuse.thawx thaw ro`:                   "",
-		`36 35 0:40 / /data/x`: "",
-		``:                     "",
-		`36 35 0:40 / /data/\134\999\04 ro - fuse.thaw thaw ro`: `/data/\\999\04`,
-	} {
-		if got := mountPoint(line); got != want {
-			t.Errorf("%s: %q, want %q", line, got, want)
-		}
-	}
-}
-
 // BenchmarkRead is what the way through the kernel costs when the bytes are here.
 func BenchmarkRead(b *testing.B) {
 	src := newTap(map[string][]byte{"w": random(256 << 20)})

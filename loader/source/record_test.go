@@ -131,3 +131,11 @@ func TestRecordOfSelections(t *testing.T) {
 		}
 	}
 }
+
+// TestBlankBehindAName: weights whose name ends with a blank are named, for no listing shows it.
+func TestBlankBehindAName(t *testing.T) {
+	got := source.WithoutWeights([]string{"config.json", "sub/model.safetensors "}, "-")
+	if got != `rename "sub/model.safetensors ", whose name ends with a blank` {
+		t.Error(got)
+	}
+}

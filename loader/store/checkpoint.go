@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -75,10 +76,7 @@ func (s *Store) SetPin(digest string, pinned bool) error {
 const pinName = "pin"
 
 func Digest(files []File) string {
-	lines := make([]string, 0, len(files))
-	for _, f := range files {
-		lines = append(lines, fmt.Sprintf("%s %d %s\n", f.Tree, f.Size, f.Name))
-	}
+	lines := functions.ConvertAll(files, func(f File) string { return fmt.Sprintf("%s %d %s\n", f.Tree, f.Size, f.Name) })
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
 	return "sha256:" + hex.EncodeToString(sum[:])

@@ -76,11 +76,9 @@ func (d *diskFile) startWrite(off, n int64) {
 	}
 }
 
+// close closes the files, each of which may be nil.
 func (d *diskFile) close() {
-	for _, f := range []*os.File{d.cached, d.direct} {
-		if f != nil {
-			f.Close()
-		}
-	}
+	d.cached.Close()
+	d.direct.Close()
 	d.cached, d.direct = nil, nil
 }

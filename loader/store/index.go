@@ -10,16 +10,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/durable"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
 // PlanKey names the files of a place in these versions. It is the same on every node.
 func PlanKey(locationKey string, files []source.File) string {
-	lines := make([]string, 0, len(files))
-	for _, f := range files {
-		lines = append(lines, fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version))
-	}
+	lines := functions.ConvertAll(files, func(f source.File) string { return fmt.Sprintf("%q %d %q\n", f.Name, f.Size, f.Version) })
 	slices.Sort(lines)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q\n%s", locationKey, strings.Join(lines, "")))
 	return hex.EncodeToString(sum[:16])
@@ -55,11 +53,9 @@ type planRecord struct {
 }
 
 func (r *planRecord) planKey() string {
-	files := make([]source.File, 0, len(r.Files))
-	for _, f := range r.Files {
-		files = append(files, source.File{Name: f.Name, Size: f.Size, Version: f.Version})
-	}
-	return PlanKey(r.LocationKey, files)
+	return PlanKey(r.LocationKey, functions.ConvertAll(r.Files, func(f planFile) source.File {
+		return source.File{Name: f.Name, Size: f.Size, Version: f.Version}
+	}))
 }
 
 type planFile struct {

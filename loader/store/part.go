@@ -69,10 +69,7 @@ func (p *Part) linkExisting() error {
 	if err != nil || fi.Size() != p.File.Size {
 		return nil
 	}
-	if err := os.Remove(p.path); ignoreMissing(err) != nil {
-		return err
-	}
-	if err := os.Remove(p.path + ".journal"); ignoreMissing(err) != nil {
+	if err := errors.Join(ignoreMissing(os.Remove(p.path)), ignoreMissing(os.Remove(p.path+".journal"))); err != nil {
 		return err
 	}
 	if err := s.layout.change("adopt blob", func() error { return os.Link(s.layout.blob(p.knownTree), p.path) }); err != nil {
@@ -463,10 +460,7 @@ func ReadAhead(f *os.File, off, n int64) { startRead(f, off, n) }
 
 func (p *Part) close() {
 	p.disk.close()
-	if p.journal != nil {
-		p.journal.Close()
-		p.journal = nil
-	}
+	p.journal.Close()
 	p.claimLock.remove()
-	p.claimLock = nil
+	p.journal, p.claimLock = nil, nil
 }

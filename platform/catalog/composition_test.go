@@ -50,6 +50,7 @@ func TestDecodeComposition(t *testing.T) {
 	maestro.Spec.Pattern, maestro.Spec.Coordinator = functions.PatternMaestro, "big"
 	maestro.Spec.Members.Agents = functions.Agents{Reasoning: "big", Critic: "default/tiny"}
 	for i, want := range []*functions.Composition{panel, maestro} {
+		want.Dir = "."
 		d := docs[i]
 		if !reflect.DeepEqual(d.Composition, want) || d.Kind() != functions.KindComposition || d.FullName() != want.FullName() ||
 			d.Value() != any(d.Composition) {

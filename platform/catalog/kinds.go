@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"reflect"
@@ -54,7 +55,7 @@ func (d Document) parts() (kind string, name functions.Name, value any) {
 	case d.Composition != nil:
 		return functions.KindComposition, d.Composition.FullName(), d.Composition
 	case d.Team != nil:
-		return functions.KindTeam, functions.Name{Team: d.Team.Metadata.Name, Name: d.Team.Metadata.Name}, d.Team
+		return functions.KindTeam, d.Team.FullName(), d.Team
 	case d.Model != nil:
 		return functions.KindModel, d.Model.FullName(), d.Model
 	}
@@ -225,45 +226,41 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		}
 	}
 	doc := newDocument(d.file, body)
+	read := func(head *functions.Head, document any) {
+		head.APIVersion = "" // to be said
+		d.value(body, reflect.ValueOf(document).Elem(), "")
+		head.Dir, head.Origin = filepath.Dir(d.file), doc.origin()
+	}
 	var problems []functions.Problem
 	switch d.kind {
 	case functions.KindModel:
 		model := functions.NewModel()
-		model.APIVersion = "" // to be said
-		d.value(body, reflect.ValueOf(model).Elem(), "")
+		read(&model.Head, model)
 		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
 			model.Spec.Health = functions.DefaultHealth
 		}
-		model.Dir, model.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Model, problems = model, functions.Validate(model)
 	case functions.KindRouter:
 		router := functions.NewRouter()
-		router.APIVersion = ""
-		d.value(body, reflect.ValueOf(router).Elem(), "")
+		read(&router.Head, router)
 		router.Spec.Cold = cmp.Or(router.Spec.Cold, functions.ColdWait)
-		router.Dir, router.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Router, problems = router, functions.ValidateRouter(router)
 		if d.Examples && !d.spoils("spec.intents") && !anyBelow(problems, "spec.intents") {
 			problems = append(problems, d.readExamples(router)...)
 		}
 	case functions.KindRemote:
 		remote := functions.NewRemote()
-		remote.APIVersion = ""
-		d.value(body, reflect.ValueOf(remote).Elem(), "")
+		read(&remote.Head, remote)
 		remote.Spec.Allow = cmp.Or(remote.Spec.Allow, functions.DataPublic) // an empty class ranks as secret
-		remote.Dir, remote.Origin = filepath.Dir(d.file), doc.origin()
 		doc.Remote, problems = remote, functions.ValidateRemote(remote, d.Plain)
 	case functions.KindComposition:
 		composition := functions.NewComposition()
-		composition.APIVersion = ""
-		d.value(body, reflect.ValueOf(composition).Elem(), "")
+		read(&composition.Head, composition)
 		composition.Spec.SetDefaults()
-		composition.Origin = doc.origin()
 		doc.Composition, problems = composition, functions.ValidateComposition(composition)
 	case functions.KindTeam:
 		team := new(functions.Team)
-		d.value(body, reflect.ValueOf(team).Elem(), "")
-		team.Origin = doc.origin()
+		read(&team.Head, team)
 		doc.Team, problems = team, functions.ValidateTeam(team)
 	default:
 		message := "a kind is needed"
@@ -325,8 +322,9 @@ func (d *decoder) describe(n ast.Node, path string) string {
 	return describeNode(n)
 }
 
-// suggestKey is the hint about an unknown key of names at a path.
-func (d *decoder) suggestKey(key, path string, names []string) string {
+// suggestKey is the hint about an unknown key of an object at a path with these fields.
+func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructField) string {
+	names := slices.Sorted(maps.Keys(fields))
 	low := strings.ToLower(key)
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
@@ -334,6 +332,13 @@ func (d *decoder) suggestKey(key, path string, names []string) string {
 	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
 	if hint := foreign.SuggestKey(d.kind, key); hint != "" && !near {
 		return hint
+	}
+	for _, name := range names {
+		if t := fields[name].Type; t.Kind() == reflect.Struct {
+			if _, there := fieldsOf(t)[key]; there {
+				return "it belongs below " + name + ": indent it by two blanks more"
+			}
+		}
 	}
 	return suggestName(key, names)
 }

@@ -22,8 +22,8 @@ func (a *attempt) refuse(f *Function) bool {
 	team, res := f.Name.Team, f.Resources
 	quota := a.counts.teams[team]
 	if quota.Max > 0 && res.GPUs > quota.Max {
-		a.verdict = Verdict{Code: CodeQuota, Message: fmt.Sprintf("it needs %s and team %s may hold %d", explain.GPUs(res.GPUs), team, quota.Max),
-			ETA: -1}
+		a.verdict = Verdict{Code: CodeQuota, ETA: -1,
+			Message: fmt.Sprintf("it needs %s and team %s may hold %d", functions.GPUCount(res.GPUs), team, quota.Max)}
 		return false
 	}
 	over := quota.Max > 0 && res.GPUs > 0 && a.counts.count[team].held+res.GPUs > quota.Max
@@ -53,7 +53,8 @@ func (a *attempt) refuse(f *Function) bool {
 	case soon:
 	case over:
 		a.verdict = Verdict{Code: CodeQuota,
-			Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, explain.GPUs(quota.Max)), ETA: a.estimateWait(f, true)}
+			Message: fmt.Sprintf("team %s may hold %s, and those it holds are in use", team, functions.GPUCount(quota.Max)),
+			ETA:     a.estimateWait(f, true)}
 	default:
 		a.verdict = Verdict{Code: CodeCapacity, Message: "it needs " + a.world.missingText(f) + " is idle", ETA: a.estimateWait(f, false)}
 	}

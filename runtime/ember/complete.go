@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
@@ -96,7 +97,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 	}
 	in, f := parseInputs(g.Prompt, "prompt", 1)
 	if f == nil && g.Echo && g.Logprobs.Kind() == '0' {
-		f = invalidRequest("echo", "unsupported_parameter", "echo together with logprobs is not supported")
+		f = unsupported("echo", "echo together with logprobs")
 	}
 	if f != nil {
 		return f
@@ -334,11 +335,7 @@ func (g *generation) chatScores(q *sequence, ss []scored) *chatLogprobs {
 		return nil
 	}
 	one := func(id int, p float64) chatScore {
-		raw := g.e.tok.Bytes(id)
-		b := make([]int, len(raw))
-		for i, c := range raw {
-			b[i] = int(c)
-		}
+		b := functions.ConvertAll(g.e.tok.Bytes(id), func(c byte) int { return int(c) })
 		return chatScore{Token: g.name(id), Logprob: clampLogprob(p), Bytes: b, Top: []chatScore{}}
 	}
 	out := &chatLogprobs{Content: []chatScore{}}

@@ -93,11 +93,7 @@ func (h *histogram) write(w io.Writer, name, help, label string) {
 	var c int64
 	for i, b := range append(slices.Clone(h.bounds), math.Inf(1)) {
 		c += counts[i]
-		le := fmt.Sprint(b)
-		if math.IsInf(b, 1) {
-			le = "+Inf"
-		}
-		fmt.Fprintf(w, "vllm:%s_bucket{le=%q,%s} %d\n", name, le, label, c)
+		fmt.Fprintf(w, "vllm:%s_bucket{le=%q,%s} %d\n", name, fmt.Sprint(b), label, c)
 	}
 	fmt.Fprintf(w, "vllm:%s_sum{%s} %v\nvllm:%s_count{%s} %d\n", name, label, sum, name, label, n)
 }

@@ -11,11 +11,8 @@ import (
 
 // gpuEnv makes only the chosen GPUs visible.
 func gpuEnv(r Request) []string {
-	list := make([]string, len(r.GPUs))
-	for i, g := range r.GPUs {
-		list[i] = strconv.Itoa(g)
-	}
-	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(list, ",")}
+	gpus := functions.ConvertAll(r.GPUs, strconv.Itoa)
+	return []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(gpus, ",")}
 }
 
 // gpuMemoryShare is the share of a GPU's memory that the model needs; "" if unknown.

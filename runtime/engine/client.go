@@ -93,7 +93,7 @@ func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return Metrics{}, err
 	}
-	m := parseMetrics(b, c.row.metrics)
+	m := parseMetrics(b)
 	if !m.Load {
 		return m, ErrNoMetrics
 	}

@@ -87,10 +87,7 @@ func (p Programs) Prepare(r Request) (Command, error) {
 		return Command{}, fmt.Errorf("unknown engine %q", r.Spec.Engine)
 	}
 	environ := p.environ()
-	c := Command{
-		Engine: r.Spec.Engine, Name: r.Name, Health: row.health, Serves: r.Spec.Serves, Probe: r.Spec.Probe,
-		URL: "http://127.0.0.1:" + strconv.Itoa(r.Port),
-	}
+	c := Adopted(r.Spec, r.Name, r.Port)
 	expand := func(s string) string { return s }
 	var vars []string // of the engine's defaults
 	var err error
@@ -153,11 +150,7 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 		}
 		return fmt.Errorf("engine command: program %q not found: %s; %s", r.Spec.Args[0], lookPathError(err), change)
 	}
-	c.Argv[0] = path
-	if r.Spec.Health != "" {
-		c.Health = r.Spec.Health
-	}
-	c.Dir = dir
+	c.Argv[0], c.Dir = path, dir
 	return nil
 }
 

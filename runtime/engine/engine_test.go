@@ -244,21 +244,18 @@ vllm:request_success_total{finished_reason="abort"} 1
 `
 
 func TestParseMetrics(t *testing.T) {
-	union := vllmNames.or(sglangNames).or(llamaNames)
 	for _, c := range []struct {
 		name, text string
-		names      metricNames
 		want       Metrics
 	}{
-		{"vllm", vllmMetrics, vllmNames, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
-		{"any", vllmMetrics, union, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
-		{"llama", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\nllamacpp:n_decode_total 7\n", llamaNames, Metrics{Running: 1, Waiting: 2, Tokens: 7, Flow: true, Load: true}},
-		{"sglang", "sglang:num_running_reqs{a=\"b\"} 1\nsglang:cache_hit_rate 0.5\nsglang:token_usage 0.125\n", sglangNames, Metrics{Running: 1, Load: true, KVUsage: .125, HitRate: .5}},
-		{"other", "go_goroutines 7\n", vllmNames, Metrics{}},
-		{"odd", "vllm:num_requests_running NaN\nvllm:num_requests_running -3\nvllm:num_requests_waiting{ 4\nvllm:kv_cache_usage_perc 7\n{} 1\nx\n", vllmNames, Metrics{Load: true, KVUsage: 1}},
+		{"vllm", vllmMetrics, Metrics{Running: 3, Waiting: 4, Tokens: 1120, Flow: true, Load: true, KVUsage: .25, HitRate: .25, FirstTokens: 9, Finished: 6, Counted: true}},
+		{"llama", "llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\nllamacpp:n_decode_total 7\n", Metrics{Running: 1, Waiting: 2, Tokens: 7, Flow: true, Load: true}},
+		{"sglang", "sglang:num_running_reqs{a=\"b\"} 1\nsglang:cache_hit_rate 0.5\nsglang:token_usage 0.125\n", Metrics{Running: 1, Load: true, KVUsage: .125, HitRate: .5}},
+		{"other", "go_goroutines 7\n", Metrics{}},
+		{"odd", "vllm:num_requests_running NaN\nvllm:num_requests_running -3\nvllm:num_requests_waiting{ 4\nvllm:kv_cache_usage_perc 7\n{} 1\nx\n", Metrics{Load: true, KVUsage: 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := parseMetrics([]byte(c.text), c.names); got != c.want {
+			if got := parseMetrics([]byte(c.text)); got != c.want {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
@@ -269,7 +266,7 @@ func FuzzParseMetrics(f *testing.F) {
 	f.Add([]byte(vllmMetrics))
 	f.Add([]byte("vllm:num_requests_running{a=\"}\n} 1e309"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m := parseMetrics(b, vllmNames)
+		m := parseMetrics(b)
 		if m.Running < 0 || m.Waiting < 0 || !(m.HitRate >= 0 && m.HitRate <= 1) || !(m.KVUsage >= 0 && m.KVUsage <= 1) {
 			t.Errorf("%+v", m)
 		}

@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"math"
-	"slices"
 	"strconv"
 )
 
@@ -25,54 +24,65 @@ type Metrics struct {
 	HitRate               float64 // share of prompt tokens found in the prefix cache, 0 to 1
 }
 
-// metricNames of the metrics an engine exports; several mean the sum of those there.
-type metricNames struct{ running, waiting, tokens, kv, hits, queries, rate, firstTokens, finished []string }
+// metricNames are the metrics that engines export, by their names.
+var metricNames = map[string]string{
+	"vllm:num_requests_running":              "running",
+	"vllm:num_requests_waiting":              "waiting",
+	"vllm:generation_tokens_total":           "tokens",
+	"vllm:prompt_tokens_total":               "tokens",
+	"vllm:kv_cache_usage_perc":               "kv usage",
+	"vllm:gpu_cache_usage_perc":              "kv usage",
+	"vllm:prefix_cache_hits_total":           "hits",
+	"vllm:prefix_cache_queries_total":        "queries",
+	"vllm:time_to_first_token_seconds_count": "first tokens",
+	"vllm:request_success_total":             "finished",
 
-// or is the union of both.
-func (n metricNames) or(b metricNames) metricNames {
-	j := func(x, y []string) []string { return append(slices.Clone(x), y...) }
-	return metricNames{j(n.running, b.running), j(n.waiting, b.waiting), j(n.tokens, b.tokens), j(n.kv, b.kv),
-		j(n.hits, b.hits), j(n.queries, b.queries), j(n.rate, b.rate), j(n.firstTokens, b.firstTokens), j(n.finished, b.finished)}
+	"sglang:num_running_reqs": "running",
+	"sglang:num_queue_reqs":   "waiting",
+	// The first two count whole requests, the third counts as tokens come.
+	"sglang:generation_tokens_total": "tokens",
+	"sglang:prompt_tokens_total":     "tokens",
+	"sglang:realtime_tokens_total":   "tokens",
+	"sglang:token_usage":             "kv usage",
+	"sglang:cache_hit_rate":          "hit rate",
+
+	"llamacpp:requests_processing": "running",
+	"llamacpp:requests_deferred":   "waiting",
+	// Tokens are counted at the end of a request, calls of decode as they happen.
+	"llamacpp:n_decode_total":         "tokens",
+	"llamacpp:tokens_predicted_total": "tokens",
+	"llamacpp:prompt_tokens_total":    "tokens",
+	"llamacpp:kv_cache_usage_ratio":   "kv usage",
 }
 
 // parseMetrics reads names and values of the Prometheus text format; series of one
-// name are summed over their labels.
-func parseMetrics(text []byte, n metricNames) Metrics {
-	var m Metrics
-	var running, waiting, hits, queries, firstTokens, finished float64
-	var hasFirst, hasFinished bool
+// metric are summed over their names and labels.
+func parseMetrics(text []byte) Metrics {
+	sums := map[string]float64{}
 	for line := range bytes.Lines(text) {
 		name, v, ok := parseSample(line)
-		if !ok {
-			continue
-		}
+		metric := metricNames[name]
 		switch {
-		case slices.Contains(n.running, name):
-			running, m.Load = running+v, true
-		case slices.Contains(n.waiting, name):
-			waiting += v
-		case slices.Contains(n.tokens, name):
-			m.Tokens, m.Flow = m.Tokens+v, true
-		case slices.Contains(n.kv, name):
-			m.KVUsage = max(m.KVUsage, v)
-		case slices.Contains(n.hits, name):
-			hits += v
-		case slices.Contains(n.queries, name):
-			queries += v
-		case slices.Contains(n.rate, name):
-			m.HitRate = v
-		case slices.Contains(n.firstTokens, name):
-			firstTokens, hasFirst = firstTokens+v, true
-		case slices.Contains(n.finished, name):
-			finished, hasFinished = finished+v, true
+		case !ok || metric == "":
+		case metric == "kv usage":
+			sums[metric] = max(sums[metric], v)
+		case metric == "hit rate":
+			sums[metric] = v
+		default:
+			sums[metric] += v
 		}
 	}
-	m.Running, m.Waiting = clampCount(running), clampCount(waiting)
-	m.FirstTokens, m.Finished, m.Counted = clampCount(firstTokens), clampCount(finished), hasFirst && hasFinished
-	if queries > 0 {
-		m.HitRate = hits / queries
+	m := Metrics{Running: clampCount(sums["running"]), Waiting: clampCount(sums["waiting"]), Tokens: sums["tokens"],
+		FirstTokens: clampCount(sums["first tokens"]), Finished: clampCount(sums["finished"]), HitRate: sums["hit rate"]}
+	_, m.Load = sums["running"]
+	_, m.Flow = sums["tokens"]
+	_, first := sums["first tokens"]
+	_, ended := sums["finished"]
+	m.Counted = first && ended
+	if sums["queries"] > 0 {
+		m.HitRate = sums["hits"] / sums["queries"]
 	}
-	m.HitRate, m.KVUsage = min(max(m.HitRate, 0), 1), min(max(m.KVUsage, 0), 1)
+	m.HitRate, m.KVUsage = min(max(m.HitRate, 0), 1), min(max(sums["kv usage"], 0), 1)
 	return m
 }
 

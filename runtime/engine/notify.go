@@ -59,9 +59,7 @@ func (n *Notify) C() <-chan Notice { return n.ch }
 func (n *Notify) Close() {
 	n.conn.Close()
 	n.done.Wait()
-	if n.dir != "" {
-		os.RemoveAll(n.dir)
-	}
+	os.RemoveAll(n.dir)
 }
 
 func (n *Notify) read() {

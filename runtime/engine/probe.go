@@ -87,11 +87,7 @@ func probesOf(c Command) (probes []tokenProbe) {
 		return tokenProbes
 	}
 	for _, endpoint := range c.Serves {
-		for _, q := range tokenProbes {
-			if q.endpoint == endpoint {
-				probes = append(probes, q)
-			}
-		}
+		probes = append(probes, functions.Filter(tokenProbes, func(q tokenProbe) bool { return q.endpoint == endpoint })...)
 	}
 	return probes
 }

@@ -21,7 +21,6 @@ type row struct {
 	keyFile     func(key string) string
 	keyFileFrom string
 	args        func(Request) ([]string, error)
-	metrics     metricNames
 	adapters    []string                  // variables with which it has vLLM's /v1/load_lora_adapter; nil: it has not
 	sleep       bool                      // has vLLM's /sleep and /wake_up
 	streams     []string                  // flags with which it maps no file; nil: it cannot be started early
@@ -32,39 +31,11 @@ type row struct {
 	defaults func(Request, Host) (args, env []string)
 }
 
-var vllmNames = metricNames{
-	running:     []string{"vllm:num_requests_running"},
-	waiting:     []string{"vllm:num_requests_waiting"},
-	tokens:      []string{"vllm:generation_tokens_total", "vllm:prompt_tokens_total"},
-	kv:          []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"},
-	hits:        []string{"vllm:prefix_cache_hits_total"},
-	queries:     []string{"vllm:prefix_cache_queries_total"},
-	firstTokens: []string{"vllm:time_to_first_token_seconds_count"},
-	finished:    []string{"vllm:request_success_total"},
-}
-
-var sglangNames = metricNames{
-	running: []string{"sglang:num_running_reqs"},
-	waiting: []string{"sglang:num_queue_reqs"},
-	// The first two count whole requests, the third counts as tokens come.
-	tokens: []string{"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total"},
-	kv:     []string{"sglang:token_usage"},
-	rate:   []string{"sglang:cache_hit_rate"},
-}
-
-var llamaNames = metricNames{
-	running: []string{"llamacpp:requests_processing"},
-	waiting: []string{"llamacpp:requests_deferred"},
-	// Tokens are counted at the end of a request, calls of decode as they happen.
-	tokens: []string{"llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total"},
-	kv:     []string{"llamacpp:kv_cache_usage_ratio"},
-}
-
 func engineRow(e functions.Engine) (row, bool) {
 	switch e {
 	case functions.EngineEmber:
 		return row{
-			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, metrics: vllmNames, key: "EMBER_API_KEY",
+			override: "THAW_ENGINE_EMBER", health: "/health", notify: true, key: "EMBER_API_KEY",
 			streams: []string{"--copy"}, adapters: []string{},
 			args: func(r Request) ([]string, error) {
 				a := []string{"engine", "ember", "--model", r.Path, "--served-model-name", r.Name,
@@ -77,7 +48,7 @@ func engineRow(e functions.Engine) (row, bool) {
 		}, true
 	case functions.EngineVLLM:
 		return row{
-			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health", metrics: vllmNames,
+			program: "vllm", override: "THAW_ENGINE_VLLM", health: "/health",
 			adapters: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}, sleep: true, streams: []string{},
 			cache: func(dir string) []string { return []string{"VLLM_CACHE_ROOT=" + dir} },
 			env:   []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1"},
@@ -86,7 +57,7 @@ func engineRow(e functions.Engine) (row, bool) {
 		}, true
 	case functions.EngineSGLang:
 		return row{
-			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health", metrics: sglangNames,
+			program: "sglang", override: "THAW_ENGINE_SGLANG", health: "/health",
 			env:    []string{"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1"},
 			python: true,
 			// Its key is a flag, which every user of the machine could read.
@@ -105,7 +76,7 @@ func engineRow(e functions.Engine) (row, bool) {
 		}, true
 	case functions.EngineLlamaCpp:
 		return row{
-			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health", metrics: llamaNames,
+			program: "llama-server", override: "THAW_ENGINE_LLAMACPP", health: "/health",
 			streams: []string{"--no-mmap"},
 			key:     "LLAMA_API_KEY",
 			args: func(r Request) ([]string, error) {
@@ -121,7 +92,7 @@ func engineRow(e functions.Engine) (row, bool) {
 			},
 		}, true
 	case functions.EngineCommand:
-		return row{health: "/health", metrics: vllmNames.or(sglangNames).or(llamaNames)}, true
+		return row{health: "/health"}, true
 	}
 	return row{}, false
 }
@@ -135,7 +106,7 @@ func moduleRow(e functions.Engine, program string) (row, bool) {
 	}
 	base, _ := engineRow(e)
 	return row{
-		program: base.program, override: base.override, health: "/v1/models", key: "API_KEY", metrics: llamaNames,
+		program: base.program, override: base.override, health: "/v1/models", key: "API_KEY",
 		env:     []string{"PYTHONUNBUFFERED=1"},
 		streams: []string{"--use_mmap", "False"},
 		python:  true,

@@ -194,9 +194,7 @@ func ThisHost() (h Host) {
 	if nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*"); err == nil {
 		h.Nodes = len(nodes)
 	}
-	for _, f := range processorFlags() {
-		h.BF16 = h.BF16 || f == "avx512_bf16" || f == "amx_bf16" || f == "bf16"
-	}
+	h.BF16 = slices.ContainsFunc(processorFlags(), func(f string) bool { return f == "avx512_bf16" || f == "amx_bf16" || f == "bf16" })
 	return h
 }
 

@@ -3,6 +3,8 @@ package forkserver
 import (
 	"slices"
 	"strings"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // nativePrefixes are the prefixes of variables that C code reads when a library is loaded
@@ -28,27 +30,19 @@ var privateVariables = []string{"CUDA_VISIBLE_DEVICES", "HOSTNAME", "NOTIFY_SOCK
 // ParentEnviron is the environment of a parent of engines with this one: without the
 // private variables. The caller has removed secrets before.
 func ParentEnviron(env []string) []string {
-	var out []string
-	for _, kv := range env {
+	return functions.Filter(env, func(kv string) bool {
 		k, _, ok := strings.Cut(kv, "=")
-		if !ok || slices.Contains(privateVariables, k) {
-			continue
-		}
-		out = append(out, kv)
-	}
-	return out
+		return ok && !slices.Contains(privateVariables, k)
+	})
 }
 
 // IdentityOf returns the part of a parent's environment that distinguishes it from other
 // parents: without the variables that may differ between it and its engines.
 func IdentityOf(environ []string) []string {
-	var out []string
-	for _, kv := range environ {
-		if k, _, _ := strings.Cut(kv, "="); !slices.Contains(rereadVariables, k) {
-			out = append(out, kv)
-		}
-	}
-	return out
+	return functions.Filter(environ, func(kv string) bool {
+		k, _, _ := strings.Cut(kv, "=")
+		return !slices.Contains(rereadVariables, k)
+	})
 }
 
 // DifferingVariable names the first variable that an engine has another value of than its
@@ -68,12 +62,7 @@ func (f Facts) DifferingVariable(env []string) string {
 		b, ok2 := engine[name]
 		return ok1 != ok2 || a != b
 	}
-	var names []string
-	for _, name := range f.Reads {
-		if differs(name) {
-			names = append(names, name)
-		}
-	}
+	names := functions.Filter(f.Reads, differs)
 	for _, both := range []map[string]string{f.Env, engine} {
 		for name := range both {
 			if slices.ContainsFunc(nativePrefixes, func(p string) bool { return strings.HasPrefix(name, p) }) && differs(name) {

@@ -67,12 +67,12 @@ func (s *supervisor) killStrays() (seen int) {
 	}
 	self := os.Getpid()
 	for _, c := range listProcesses() {
-		if c.parent != self || c.zombie || s.byPID[c.pid] != nil || s.byPID[c.group] != nil {
+		if c.PPID != self || s.byPID[c.PID] != nil || s.byPID[c.PGRP] != nil {
 			continue
 		}
 		owned := false
 		for _, p := range s.byPID {
-			if hasEnvironment(c.pid, idVariable+p.ID) {
+			if hasEnvironment(c.PID, idVariable+p.ID) {
 				owned = true
 				break
 			}
@@ -81,7 +81,7 @@ func (s *supervisor) killStrays() (seen int) {
 			continue
 		}
 		seen++
-		syscall.Kill(c.pid, syscall.SIGKILL)
+		syscall.Kill(c.PID, syscall.SIGKILL)
 	}
 	return seen
 }

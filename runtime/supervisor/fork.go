@@ -69,10 +69,8 @@ func (s *supervisor) finishFork(f *forking) reply {
 		_, err = f.conn.Write([]byte{'\n'})
 	}
 	if err != nil {
-		f.j.abandon()
-		if f.p.Scratch != "" {
-			os.RemoveAll(f.p.Scratch)
-		}
+		f.j.close()
+		os.RemoveAll(f.p.Scratch)
 		s.o.Log.Warn("fork failed", "id", f.p.ID, "error", err)
 		return reply{Error: err.Error(), NoParent: true}
 	}

@@ -176,8 +176,8 @@ func TestForkDeaths(t *testing.T) {
 		testkit.Eventually(t, id+" has its child", func() bool {
 			group = group[:0]
 			for _, k := range listProcesses() {
-				if k.group == c.PID && !k.zombie {
-					group = append(group, k.pid)
+				if k.PGRP == c.PID {
+					group = append(group, k.PID)
 				}
 			}
 			return len(group) == 2
@@ -270,7 +270,7 @@ func TestForkRefused(t *testing.T) {
 	testkit.Eventually(t, "nothing is left but the parent", func() bool {
 		n := 0
 		for _, k := range listProcesses() {
-			if k.parent == h.Client.PID() && !k.zombie {
+			if k.PPID == h.Client.PID() {
 				n++
 			}
 		}

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/runtime/peercred"
@@ -28,67 +28,28 @@ func groupLeader() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// processInfo is one process as read from /proc/PID/stat.
-type processInfo struct {
-	pid, parent, group, session int
-	zombie                      bool
+// listProcesses lists the processes that have not ended.
+func listProcesses() (alive []procfs.ProcStat) {
+	all, _ := procfs.AllProcs()
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil && stat.State != "Z" && stat.State != "X" {
+			alive = append(alive, stat)
+		}
+	}
+	return alive
 }
 
-func listProcesses() []processInfo {
-	dir, err := os.Open("/proc")
+func readStat(pid int) (procfs.ProcStat, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return nil
+		return procfs.ProcStat{}, err
 	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil
-	}
-	var all []processInfo
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + name + "/stat")
-		if err != nil {
-			continue
-		}
-		if k, ok := parseStat(pid, stat); ok {
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-// parseStat reads "PID (name, which may hold anything) STATE PPID PGRP SESSION …".
-func parseStat(pid int, stat []byte) (processInfo, bool) {
-	i := bytes.LastIndexByte(stat, ')')
-	if i < 0 {
-		return processInfo{}, false
-	}
-	f := strings.Fields(string(stat[i+1:]))
-	if len(f) < 4 {
-		return processInfo{}, false
-	}
-	k := processInfo{pid: pid, zombie: f[0] == "Z" || f[0] == "X"}
-	for j, p := range []*int{&k.parent, &k.group, &k.session} {
-		n, err := strconv.Atoi(f[j+1])
-		if err != nil {
-			return processInfo{}, false
-		}
-		*p = n
-	}
-	return k, true
+	return p.Stat()
 }
 
 func isChild(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return true // it has ended and is reaped like any child
-	}
-	k, ok := parseStat(pid, stat)
-	return ok && k.parent == os.Getpid()
+	stat, err := readStat(pid)
+	return err != nil || stat.PPID == os.Getpid() // one that has ended is reaped like any child
 }
 
 // isOwnProcess reports whether the peer of a connection is a process that this
@@ -132,12 +93,11 @@ func descends(pid, from int, parent func(int) (int, bool)) (own, known bool) {
 // parentOf is the parent of a process; 0 for one of another user that /proc hides
 // (hidepid), which no engine is.
 func parentOf(pid int) (int, bool) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	stat, err := readStat(pid)
 	if err != nil {
 		return 0, syscall.Kill(pid, 0) == syscall.EPERM
 	}
-	k, ok := parseStat(pid, stat)
-	return k.parent, ok
+	return stat.PPID, true
 }
 
 // hasEnvironment reports whether a process was started with this NAME=VALUE.
@@ -153,13 +113,11 @@ func endSession(sid int) (killed int) {
 		return 0
 	}
 	all := listProcesses()
-	for _, k := range all {
-		if k.pid == sid && !k.zombie {
-			return 0 // its leader lives
-		}
+	if slices.ContainsFunc(all, func(p procfs.ProcStat) bool { return p.PID == sid }) {
+		return 0 // its leader lives
 	}
-	for _, k := range all {
-		if k.session == sid && !k.zombie && k.pid != sid && syscall.Kill(k.pid, syscall.SIGKILL) == nil {
+	for _, p := range all {
+		if p.Session == sid && syscall.Kill(p.PID, syscall.SIGKILL) == nil {
 			killed++
 		}
 	}

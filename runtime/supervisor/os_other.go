@@ -5,6 +5,8 @@ package supervisor
 import (
 	"net"
 	"syscall"
+
+	"github.com/prometheus/procfs"
 )
 
 // There is no child subreaper: a process that leaves its group is lost.
@@ -15,13 +17,8 @@ func forbidTracing() error { return nil }
 // There is no death signal.
 func groupLeader() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-type processInfo struct {
-	pid, parent, group, session int
-	zombie                      bool
-}
-
 // Processes are not listed.
-func listProcesses() []processInfo { return nil }
+func listProcesses() []procfs.ProcStat { return nil }
 
 // Without a subreaper no forked process becomes a child of this one.
 func isChild(int) bool { return false }

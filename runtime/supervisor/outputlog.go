@@ -94,17 +94,16 @@ func (l *outputLog) open() {
 	}
 }
 
-// abandon closes the log of a process that has not started.
-func (l *outputLog) abandon() {
+// close closes the pipe and the log, which may be nil.
+func (l *outputLog) close() {
 	l.pipe.Close()
-	if l.file != nil {
-		l.file.Close()
-	}
+	l.file.Close()
 }
 
 // copy runs until every writer has closed the pipe or finish interrupts it.
 func (l *outputLog) copy() {
 	defer close(l.done)
+	defer l.close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := l.pipe.Read(buf)
@@ -112,12 +111,8 @@ func (l *outputLog) copy() {
 			l.write(buf[:n])
 		}
 		if err != nil {
-			break
+			return
 		}
-	}
-	l.pipe.Close()
-	if l.file != nil {
-		l.file.Close()
 	}
 }
 
@@ -153,9 +148,7 @@ func (l *outputLog) write(b []byte) {
 }
 
 func (l *outputLog) rotate() {
-	if l.file != nil {
-		l.file.Close()
-	}
+	l.file.Close()
 	l.file, l.size = nil, 0
 	if err := os.Rename(l.path, l.path+".1"); err != nil && !os.IsNotExist(err) {
 		os.Remove(l.path)

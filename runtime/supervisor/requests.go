@@ -104,7 +104,7 @@ func (s *supervisor) spawn(p Process, from *client, seq uint64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	abandon := func() { j.abandon(); w.Close() }
+	abandon := func() { j.close(); w.Close() }
 	out := w.Fd()
 	// Pipes of package os do not block; programs expect blocking output.
 	if err := syscall.SetNonblock(int(out), false); err != nil {

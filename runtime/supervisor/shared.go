@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"os"
@@ -52,14 +53,11 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 	claimed := false
 	if len(checkAt) > 0 && len(s.byPID) > 0 {
 		for _, c := range listProcesses() {
-			p := s.byPID[c.group]
+			p := cmp.Or(s.byPID[c.PGRP], s.byPID[c.Session])
 			if p == nil {
-				p = s.byPID[c.session]
-			}
-			if p == nil || c.zombie {
 				continue
 			}
-			for _, inode := range sharedInUse(c.pid, checkAt) {
+			for _, inode := range sharedInUse(c.PID, checkAt) {
 				// A semaphore has two names for a moment.
 				for _, l := range s.unowned {
 					if l.inode == inode {
@@ -88,9 +86,7 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 		}
 		return true
 	})
-	if len(free) > 0 {
-		s.removeUnused(free)
-	}
+	removeUnused(free)
 	for _, l := range s.unowned {
 		if d := max(l.checkAt().Sub(now), time.Millisecond); !more || d < again {
 			again, more = d, true
@@ -103,9 +99,12 @@ func (s *supervisor) findOwners(now time.Time) (again time.Duration, more bool) 
 const exitReorder = 100 * time.Millisecond
 
 // removeUnused removes those of the files that no process on this machine uses.
-func (s *supervisor) removeUnused(free map[uint64]bool) {
+func removeUnused(free map[uint64]bool) {
+	if len(free) == 0 {
+		return
+	}
 	for _, c := range listProcesses() {
-		for _, inode := range sharedInUse(c.pid, free) {
+		for _, inode := range sharedInUse(c.PID, free) {
 			delete(free, inode)
 		}
 	}
@@ -149,19 +148,7 @@ func removePredecessorShared(dir string) {
 			free[inode] = true
 		}
 	}
-	if len(free) == 0 {
-		return
-	}
-	for _, c := range listProcesses() {
-		for _, inode := range sharedInUse(c.pid, free) {
-			delete(free, inode) // used by another process
-		}
-	}
-	for name, inode := range all {
-		if free[inode] && shmInode(name) == inode {
-			removeShm(name)
-		}
-	}
+	removeUnused(free)
 }
 
 // removeLeftovers removes the shared memory and scratch folder of an ended group.
@@ -171,7 +158,5 @@ func (p *process) removeLeftovers() {
 			removeShm(name)
 		}
 	}
-	if p.scratch != "" {
-		os.RemoveAll(p.scratch)
-	}
+	os.RemoveAll(p.scratch)
 }

@@ -108,9 +108,7 @@ func (f *Follower) openNext() bool {
 }
 
 func (f *Follower) Close() error {
-	if f.next != nil {
-		f.next.Close()
-	}
+	f.next.Close()
 	if f.file == nil {
 		return nil
 	}

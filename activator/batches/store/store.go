@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -236,12 +237,7 @@ func (s *Store) File(team, id string) (File, error) {
 func (s *Store) Files(team string) []File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []File
-	for _, f := range s.files {
-		if f.Team == team {
-			list = append(list, f)
-		}
-	}
+	list := slices.DeleteFunc(slices.Collect(maps.Values(s.files)), func(f File) bool { return f.Team != team })
 	slices.SortFunc(list, func(a, b File) int { return int(b.Sequence - a.Sequence) })
 	return list
 }

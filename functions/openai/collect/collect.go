@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,12 +123,7 @@ func collectMessage(all []object) []byte {
 		return nil
 	}
 	content := make([]jsontext.Value, 0, len(blocks))
-	indices := make([]int, 0, len(blocks))
-	for i := range blocks {
-		indices = append(indices, i)
-	}
-	slices.Sort(indices)
-	for _, i := range indices {
+	for _, i := range slices.Sorted(maps.Keys(blocks)) {
 		content = append(content, blocks[i].toJSON())
 	}
 	message["content"] = toJSON(content)

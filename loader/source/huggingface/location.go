@@ -52,9 +52,6 @@ func parse(location string) (repoLocation, error) {
 	if len(parts) < 2 {
 		return bad("names no repository")
 	}
-	if slices.Contains([]string{"datasets", "spaces", "models"}, parts[0]) && len(parts) > 2 {
-		return bad("names one of the hub's " + parts[0] + ", and weights are read of a repository of models")
-	}
 	p := repoLocation{org: parts[0], rev: "main"}
 	var at bool
 	p.repo, p.rev, at = strings.Cut(parts[1], "@")

@@ -28,15 +28,6 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseOthers: a data set or a space of the hub is refused before the hub is asked.
-func TestParseOthers(t *testing.T) {
-	for _, in := range []string{"hf://datasets/a/b", "hf://spaces/a/b", "hf://models/a/b"} {
-		if _, err := parse(in); err == nil || !strings.Contains(err.Error(), "weights are read of a repository of models (hf://ORG/REPO") {
-			t.Errorf("%s: %v", in, err)
-		}
-	}
-}
-
 // Whatever is taken for a location stays within its repository's part of the
 // hub's addresses, and within its folder of the view.
 func FuzzParse(f *testing.F) {

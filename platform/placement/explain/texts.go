@@ -44,40 +44,21 @@ func (l *Largest) TooSmall(res functions.Resources, size functions.Bytes, requir
 	case l.FittingGPUs >= res.GPUs:
 		return fmt.Sprintf("it needs %s of host memory on one node, and the largest has %s", res.Memory.Human(), l.Memory.Human())
 	case l.GPUs == 0:
-		return fmt.Sprintf("it needs %s, and no node has one", GPUs(res.GPUs))
+		return fmt.Sprintf("it needs %s, and no node has one", functions.GPUCount(res.GPUs))
 	case l.FittingGPUs == 0 && l.HealthyGPUs > 0:
-		return fmt.Sprintf("it needs %s, and the largest GPU has %s", GPUsEach(res), l.GPUMemory.Human())
+		return fmt.Sprintf("it needs %s, and the largest GPU has %s", res.GPUsText(), l.GPUMemory.Human())
 	case l.HealthyGPUs < l.GPUs:
-		return fmt.Sprintf("it needs %s on one node, and the largest has %d that are healthy", GPUsEach(res), l.FittingGPUs)
+		return fmt.Sprintf("it needs %s on one node, and the largest has %d that are healthy", res.GPUsText(), l.FittingGPUs)
 	}
-	return fmt.Sprintf("it needs %s on one node, and the largest has %d", GPUsEach(res), l.FittingGPUs)
+	return fmt.Sprintf("it needs %s on one node, and the largest has %d", res.GPUsText(), l.FittingGPUs)
 }
 
 // MissingGPUs says that the GPUs of res are in use.
 func MissingGPUs(res functions.Resources) string {
-	return GPUsEach(res) + " on one node, and nothing that holds them"
+	return res.GPUsText() + " on one node, and nothing that holds them"
 }
 
 // MissingMemory says that the host memory of res is in use.
 func MissingMemory(res functions.Resources) string {
 	return res.Memory.Human() + " of host memory, and nothing that holds it"
-}
-
-// GPUs formats a number of GPUs.
-func GPUs(n int) string {
-	if n == 1 {
-		return "1 GPU"
-	}
-	return fmt.Sprintf("%d GPUs", n)
-}
-
-// GPUsEach formats the GPUs of res, as in "4 GPUs with 80 GiB each".
-func GPUsEach(res functions.Resources) string {
-	switch {
-	case res.GPUMemory == 0:
-		return GPUs(res.GPUs)
-	case res.GPUs == 1:
-		return "a GPU with " + res.GPUMemory.Human()
-	}
-	return fmt.Sprintf("%d GPUs with %s each", res.GPUs, res.GPUMemory.Human())
 }

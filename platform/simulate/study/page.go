@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/placement/explain"
 	"github.com/thaw-dev/thaw/platform/simulate"
 )
 
@@ -306,7 +305,7 @@ func largestTeams(all []simulate.Team) []simulate.Team {
 func (o *Outcome) impossible() (lines []string) {
 	for _, r := range o.Runs {
 		for _, m := range r.Impossible {
-			line := fmt.Sprintf("%s on %s: %s", m.Name, explain.GPUs(r.GPUs), m.Why)
+			line := fmt.Sprintf("%s on %s: %s", m.Name, functions.GPUCount(r.GPUs), m.Why)
 			if len(lines) < 50 && !slices.Contains(lines, line) {
 				lines = append(lines, line)
 			}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
-	"github.com/thaw-dev/thaw/platform/placement/explain"
 	"github.com/thaw-dev/thaw/platform/simulate"
 	"github.com/thaw-dev/thaw/platform/simulate/fleet"
 	"github.com/thaw-dev/thaw/platform/simulate/trace"
@@ -275,15 +274,15 @@ func (r *studyRun) need(policy int) Need {
 func (n Need) Sentence(goal time.Duration, s *Sizing) string {
 	g := Seconds(goal.Seconds())
 	if n.GPUs == 0 {
-		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy, explain.GPUs(s.High), g,
-			Seconds(n.P99))
+		return fmt.Sprintf("%s: not even %s give 99 of 100 requests their first token within %s (p99 %s).", n.Policy,
+			functions.GPUCount(s.High), g, Seconds(n.P99))
 	}
 	verb := "are"
 	if n.GPUs == 1 {
 		verb = "is"
 	}
 	text := fmt.Sprintf("%s: %s %s needed for 99 of 100 requests to have their first token within %s (p99 %s",
-		n.Policy, explain.GPUs(n.GPUs), verb, g, Seconds(n.P99))
+		n.Policy, functions.GPUCount(n.GPUs), verb, g, Seconds(n.P99))
 	if n.Below > 0 {
 		text += fmt.Sprintf("; with %d it is %s", n.GPUs-1, Seconds(n.Below))
 	} else if n.GPUs == s.Low {

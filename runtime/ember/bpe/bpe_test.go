@@ -87,7 +87,7 @@ func (s source) json() []byte {
 func byteLetters(names ...string) map[string]int {
 	v := map[string]int{}
 	for b := range 256 {
-		v[string(ByteRune(byte(b)))] = b
+		v[string(byteRunes[b])] = b
 	}
 	for i, n := range names {
 		v[n] = 256 + i
@@ -265,7 +265,7 @@ func TestLongMerge(t *testing.T) {
 func TestByteRunes(t *testing.T) {
 	seen := map[rune]bool{}
 	for b := range 256 {
-		r := ByteRune(byte(b))
+		r := byteRunes[b]
 		if seen[r] {
 			t.Errorf("%q twice", r)
 		}
@@ -274,7 +274,7 @@ func TestByteRunes(t *testing.T) {
 			t.Errorf("byte %d came back as %v", b, got)
 		}
 	}
-	if ByteRune(' ') != 'Ġ' || ByteRune('\n') != 'Ċ' {
+	if byteRunes[' '] != 'Ġ' || byteRunes['\n'] != 'Ċ' {
 		t.Error("not GPT-2's characters")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -55,14 +56,10 @@ func readConfinement(pid int) (s confinement, err error) {
 	s.status = parseStatus([]byte(file("status")))
 	s.groups, s.limits, s.personality = file("cgroup"), file("limits"), strings.TrimSpace(file("personality"))
 	oom := file("oom_score_adj")
-	stat := file("stat")
 	if err != nil {
 		return s, err
 	}
 	if s.oom, err = strconv.Atoi(strings.TrimSpace(oom)); err != nil {
-		return s, err
-	}
-	if s.parent, err = strconv.Atoi(s.status["PPid"]); err != nil {
 		return s, err
 	}
 	if n := s.status["Seccomp_filters"]; n != "" {
@@ -70,13 +67,15 @@ func readConfinement(pid int) (s confinement, err error) {
 			return s, err
 		}
 	}
-	_, rest, ok := strings.Cut(stat[strings.LastIndexByte(stat, ')')+1:], " ")
-	f := strings.Fields(rest) // from the third, the state
-	if !ok || len(f) < 39 {
-		return s, errors.New("its stat does not read")
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return s, err
 	}
-	s.nice, _ = strconv.Atoi(f[16])
-	s.policy = f[38] + " " + f[37]
+	stat, err := process.Stat()
+	if err != nil {
+		return s, err
+	}
+	s.parent, s.nice, s.policy = stat.PPID, stat.Nice, fmt.Sprint(stat.Policy, stat.RTPriority)
 	if s.io, err = ioprio(pid); err != nil {
 		return s, err
 	}

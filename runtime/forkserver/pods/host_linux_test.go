@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -399,12 +400,21 @@ func TestImage(t *testing.T) {
 	const chain = `22 1 0:30 / / rw,relatime - overlay overlay rw,lowerdir=/s/2/fs:/s/1/fs,upperdir=/s/9/fs,workdir=/s/9/work
 23 22 0:31 / /proc rw - proc proc rw
 `
-	if got := overlayLayers(chain); got != "/s/2/fs:/s/1/fs" {
+	if got := overlayLayers(mountsOf(t, chain)); got != "/s/2/fs:/s/1/fs" {
 		t.Errorf("%q", got)
 	}
-	if got := overlayLayers(chain + "24 22 8:1 / / rw - ext4 /dev/sda rw\n"); got != "" {
+	if got := overlayLayers(mountsOf(t, chain+"24 22 8:1 / / rw - ext4 /dev/sda rw\n")); got != "" {
 		t.Errorf("below another root: %q", got)
 	}
+}
+
+func mountsOf(t *testing.T, text string) []*mountinfo.Info {
+	t.Helper()
+	mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mounts
 }
 
 // TestGroupAt: where a group is, of both versions and as containers have them.
@@ -422,7 +432,7 @@ func TestGroupAt(t *testing.T) {
 		{"name=systemd", "/x", "/sys/fs/cgroup/systemd/x"},
 		{"pids", "/x", ""},
 	} {
-		got, ok := groupAt([]byte(mounts), x.controllers, x.path)
+		got, ok := groupAt(mountsOf(t, mounts), x.controllers, x.path)
 		if got != x.want || ok != (x.want != "") {
 			t.Errorf("%s %s: %q %v", x.controllers, x.path, got, ok)
 		}

@@ -1,7 +1,6 @@
 package pods
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -120,7 +120,7 @@ func intoGroups(pid int, groups string) error {
 	if _, err := os.Stat(first + "/root/"); errors.Is(err, os.ErrPermission) {
 		first = "/proc/self"
 	}
-	b, err := os.ReadFile(first + "/mountinfo")
+	mounts, err := readMounts(first)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func intoGroups(pid int, groups string) error {
 		if len(f) != 3 || !filepath.IsAbs(f[2]) || f[2] != filepath.Clean(f[2]) {
 			return fmt.Errorf("%q is no group", strings.TrimSpace(line))
 		}
-		at, ok := groupAt(b, f[1], f[2])
+		at, ok := groupAt(mounts, f[1], f[2])
 		if !ok {
 			continue
 		}
@@ -153,21 +153,19 @@ func intoGroups(pid int, groups string) error {
 
 // groupAt is the folder of a group in a mountinfo, by the hierarchy's controllers;
 // "" is version 2.
-func groupAt(mountinfo []byte, controllers, path string) (at string, ok bool) {
-	in := bufio.NewScanner(bytes.NewReader(mountinfo))
-	for in.Scan() {
-		m, ok := parseMount(in.Text())
-		if !ok || controllers == "" && m.kind != "cgroup2" || controllers != "" && m.kind != "cgroup" {
+func groupAt(mounts []*mountinfo.Info, controllers, path string) (at string, ok bool) {
+	for _, m := range mounts {
+		if controllers == "" && m.FSType != "cgroup2" || controllers != "" && m.FSType != "cgroup" {
 			continue
 		}
-		if controllers != "" && !hasOptions(m.super, strings.Split(controllers, ",")) {
+		if controllers != "" && !hasOptions(m.VFSOptions, strings.Split(controllers, ",")) {
 			continue
 		}
-		rel, err := filepath.Rel(m.root, path)
+		rel, err := filepath.Rel(m.Root, path)
 		if err != nil || !filepath.IsLocal(rel) {
 			continue
 		}
-		return filepath.Join(m.point, rel), true
+		return filepath.Join(m.Mountpoint, rel), true
 	}
 	return "", false
 }
@@ -177,20 +175,13 @@ func hasOptions(options string, want []string) bool {
 	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }
 
-type mount struct{ root, point, kind, super string }
-
-func parseMount(line string) (m mount, ok bool) {
-	left, right, ok := strings.Cut(line, " - ")
-	l, r := strings.Fields(left), strings.Fields(right)
-	if !ok || len(l) < 6 || len(r) < 3 {
-		return m, false
+// readMounts reads the mountinfo of a process in /proc.
+func readMounts(process string) ([]*mountinfo.Info, error) {
+	b, err := os.ReadFile(process + "/mountinfo")
+	if err != nil {
+		return nil, err
 	}
-	return mount{unescape(l[3]), unescape(l[4]), r[0], r[2]}, true
-}
-
-// unescape: spaces and the like are \040 in a mountinfo.
-func unescape(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
+	return mountinfo.GetMountsFromReader(bytes.NewReader(b), nil)
 }
 
 // readSeccompFilters reads the seccomp filters of a process, oldest first, and their

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/thaw-dev/thaw/runtime/forkserver"
@@ -208,25 +209,21 @@ func (p *parent) fork(fds []int) error {
 // inspect checks the interpreter from outside: it shares no writable memory with its
 // children, and only root can change its program.
 func (p *parent) inspect() error {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.pid))
+	process, err := procfs.NewProc(p.pid)
+	if err != nil {
+		return err
+	}
+	maps, err := process.ProcMaps()
 	if err != nil {
 		return err
 	}
 	seen := map[string]bool{}
-	for line := range strings.Lines(string(maps)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
+	for _, m := range maps {
+		if m.Perms.Read && m.Perms.Write && m.Perms.Shared {
+			return fmt.Errorf("the interpreter shares memory with its children (%s)", m.Pathname)
 		}
-		name := ""
-		if len(f) > 5 {
-			name = strings.Join(f[5:], " ")
-		}
-		if strings.HasPrefix(f[1], "rw") && strings.HasSuffix(f[1], "s") {
-			return fmt.Errorf("the interpreter shares memory with its children (%s)", name)
-		}
-		if strings.HasPrefix(name, "/") && strings.Contains(f[1], "x") {
-			seen[strings.TrimSuffix(name, " (deleted)")] = true
+		if strings.HasPrefix(m.Pathname, "/") && m.Perms.Execute {
+			seen[strings.TrimSuffix(m.Pathname, " (deleted)")] = true
 		}
 	}
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.pid))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,14 +52,14 @@ type root struct {
 }
 
 func openRoot(pid int) (r root, err error) {
-	in := fmt.Sprintf("/proc/%d/", pid)
-	b, err := os.ReadFile(in + "mountinfo")
+	in := fmt.Sprintf("/proc/%d", pid)
+	mounts, err := readMounts(in)
 	if err != nil {
 		return r, err
 	}
-	r.layers = overlayLayers(string(b))
-	if r.fd, err = unix.Open(in+"root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return r, &os.PathError{Op: "open", Path: in + "root", Err: err}
+	r.layers = overlayLayers(mounts)
+	if r.fd, err = unix.Open(in+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return r, &os.PathError{Op: "open", Path: in + "/root", Err: err}
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(r.fd, &st); err != nil {
@@ -70,18 +71,17 @@ func openRoot(pid int) (r root, err error) {
 }
 
 // overlayLayers are the folders below the overlay that is /.
-func overlayLayers(mountinfo string) string {
+func overlayLayers(mounts []*mountinfo.Info) string {
 	found := ""
-	for line := range strings.Lines(mountinfo) {
-		m, ok := parseMount(line)
-		if !ok || m.point != "/" {
+	for _, m := range mounts {
+		if m.Mountpoint != "/" {
 			continue
 		}
 		found = "" // the last one is on top
-		if m.kind != "overlay" {
+		if m.FSType != "overlay" {
 			continue
 		}
-		for o := range strings.SplitSeq(m.super, ",") {
+		for o := range strings.SplitSeq(m.VFSOptions, ",") {
 			if l, ok := strings.CutPrefix(o, "lowerdir="); ok {
 				found = l
 			}
