@@ -37,3 +37,32 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherSpellings: the account as its address and the SAS as the portal shows it are taken;
+// variables of other tools, and a federated token that is not there, are named at once.
+func TestOtherSpellings(t *testing.T) {
+	at := blobLocation{account: "acct", container: "cont"}
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"AZURE_STORAGE_ACCOUNT": "https://acct.blob.core.windows.net/", "AZURE_STORAGE_KEY": "a2V5"}, "the account key of AZURE_STORAGE_KEY"},
+		{map[string]string{"AZURE_STORAGE_ACCOUNT": "acct.blob.core.windows.net", "AZURE_STORAGE_KEY": "a2V5"}, "the account key of AZURE_STORAGE_KEY"},
+		{map[string]string{"AZURE_STORAGE_ACCOUNT": "acct", "AZURE_STORAGE_SAS_TOKEN": "https://acct.blob.core.windows.net/cont?sv=1&se=2030-01-01&sig=a+b%3D"}, "the SAS of AZURE_STORAGE_SAS_TOKEN"},
+		{map[string]string{"AZURE_STORAGE_ACCOUNT": "acct", "AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}, "AZURE_STORAGE_ACCOUNT_KEY is set, and AZURE_STORAGE_KEY is read; set"},
+		{map[string]string{"AZURE_STORAGE_ACCOUNT_NAME": "acct"}, "AZURE_STORAGE_ACCOUNT_NAME is set, and AZURE_STORAGE_ACCOUNT is read; set"},
+		{map[string]string{"AZURE_FEDERATED_TOKEN_FILE": "/none/token"}, `AZURE_FEDERATED_TOKEN_FILE names "/none/token": no such file or directory (let the webhook`},
+	} {
+		s := New(Options{Getenv: func(name string) string { return c.env[name] }})
+		got := ""
+		if a, err := s.newAccess(at); err != nil {
+			got = err.Error()
+		} else {
+			got = a.how + ", " + a.setUp + ", " + a.client.URL()
+		}
+		if !strings.Contains(got, c.want) || strings.Count(got, "://acct.blob") > 1 || strings.Contains(got, "sig=") && !strings.Contains(got, "sig=a%2Bb%3D") {
+			t.Errorf("%v: %s\nlacks %s", c.env, got, c.want)
+		}
+		s.Close()
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -14,7 +15,9 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 // containerAccess is a client for one container, and where its credential comes from.
@@ -58,6 +61,11 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 		return &source.Error{Kind: source.Denied, Source: p.String(), Detail: name + " " + problem, Fix: fix}
 	}
 	account := env("AZURE_STORAGE_ACCOUNT")
+	if strings.Contains(account, ".") { // its address
+		if u, err := url.Parse("https://" + strings.TrimPrefix(account, "https://")); err == nil {
+			account = accountOf(u)
+		}
+	}
 	var others []string // variables that hold credentials of other accounts
 	if raw := env(connectionVariable); raw != "" {
 		c, err := parseConnection(raw, account)
@@ -98,9 +106,16 @@ func (s *Source) newAccess(p blobLocation) (*containerAccess, error) {
 // variables that were left out because their credentials are of other accounts.
 func (s *Source) accessWithIdentity(p blobLocation, endpoint string, others []string, opts *container.ClientOptions) (*containerAccess,
 	error) {
-	fix := howTo
+	fix := httpsource.Misnamed(s.o.Getenv, keyVariable, "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY") +
+		httpsource.Misnamed(s.o.Getenv, "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME") + howTo
 	if len(others) > 0 {
 		fix = strings.Join(others, " and ") + ": not used, of another account than " + p.account + "; " + fix
+	}
+	if file := s.o.Getenv("AZURE_FEDERATED_TOKEN_FILE"); file != "" { // azidentity does not say this
+		if _, err := os.Stat(file); err != nil {
+			return nil, source.Fail(source.Denied, fmt.Sprintf("AZURE_FEDERATED_TOKEN_FILE names %q: %v", functions.Clip(file), errors.Unwrap(err)),
+				"let the webhook of workload identity mount it, or unset it; "+fix).At(p.String(), "")
+		}
 	}
 	cred, err := s.identity()
 	if err != nil {
@@ -143,7 +158,10 @@ func (s *Source) accessWithKey(p blobLocation, endpoint, account, key, how strin
 
 func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *container.ClientOptions) (*containerAccess, error) {
 	// A + that is not escaped is part of the signature: no value of a SAS has a blank.
-	sas = strings.ReplaceAll(strings.TrimPrefix(sas, "?"), "+", "%2B")
+	if _, query, ok := strings.Cut(sas, "?"); ok { // of the whole address, as the portal shows it
+		sas = query
+	}
+	sas = strings.ReplaceAll(sas, "+", "%2B")
 	fields, err := url.ParseQuery(sas)
 	if err != nil || !strings.Contains(sas, "sig=") {
 		return nil, source.Fail(source.Denied, "the SAS in "+how+" is not one: it has no sig=", howTo).At(p.String(), "")

@@ -43,7 +43,7 @@ func New(o Options) *Source {
 		s.endpoint = strings.TrimRight(emulator, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "STORAGE_EMULATOR_HOST is not a host or an http URL", "such as http://127.0.0.1:4443")
+			s.configError = source.Fail(source.BadSource, "STORAGE_EMULATOR_HOST"+httpsource.Quote(emulator)+" is not a host or an http URL", "such as http://127.0.0.1:4443")
 		}
 	}
 	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity

@@ -194,6 +194,10 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 			r.Body.Close()
 		}
 		t.anonymous, t.origin = true, "no credentials"
+		if other := httpsource.Misnamed(t.env, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS_JSON",
+			"GCP_SERVICE_ACCOUNT_KEY"); other != "" {
+			t.origin += ": " + strings.TrimSuffix(other, "; ")
+		}
 		return "", nil
 	}
 	defer r.Body.Close()
@@ -214,7 +218,7 @@ func (t *tokens) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.file, t.token = nil, ""
-	if t.origin == "no credentials" {
+	if strings.HasPrefix(t.origin, "no credentials") {
 		t.anonymous = false
 	}
 }

@@ -41,7 +41,11 @@ type RangeRequest struct {
 }
 
 func (r *RangeRequest) failure(kind source.Kind, detail string) error {
-	return &source.Error{Kind: kind, Source: r.Source, File: r.File.Name, Detail: detail}
+	e := source.Fail(kind, detail, "").At(r.Source, r.File.Name)
+	if kind == source.Malformed {
+		e.Fix = "a proxy or a cache between may cut or change what comes: have it pass this host through"
+	}
+	return e
 }
 
 // Range sends a request for a range, and returns the body if the answer is the requested

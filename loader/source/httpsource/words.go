@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -110,6 +111,25 @@ func CleanWords(message string, req *http.Request) string {
 		return ""
 	}
 	return strings.TrimSuffix(functions.Shorten(strings.ToValidUTF8(message, ""), maxWords), ".")
+}
+
+// Misnamed names the first variable that is set in place of right, as another tool knows it; ""
+// where right is set, or none of them.
+func Misnamed(env func(string) string, right string, others ...string) string {
+	for _, name := range others {
+		if env(right) == "" && env(name) != "" {
+			return name + " is set, and " + right + " is read; "
+		}
+	}
+	return ""
+}
+
+// Quote returns a setting that is no URL for its error; "" if it may hold a secret.
+func Quote(setting string) string {
+	if strings.ContainsAny(setting, "@?") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", functions.Clip(setting))
 }
 
 // holdsSecret reports whether text repeats a credential: of a signed address, or of req.

@@ -59,7 +59,7 @@ func New(o Options) *Source {
 		s.endpoint = strings.TrimRight(named, "/")
 		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
 			u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT is not an http or https URL", "such as https://huggingface.co")
+			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT"+httpsource.Quote(named)+" is not an http or https URL", "such as https://huggingface.co")
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -415,7 +415,8 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 // responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
 	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
-	login, place := "set HF_TOKEN to a token that may read it", ""
+	login, place := httpsource.Misnamed(s.env, "HF_TOKEN", "HUGGINGFACE_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN",
+		"HF_API_TOKEN", "HUGGING_FACE_TOKEN")+"set HF_TOKEN to a token that may read it", ""
 	if token != "" {
 		_, place = s.findToken()
 		login = "check that the token of " + cmp.Or(place, "HF_TOKEN") + " may read it"
@@ -434,7 +435,7 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
-			"hf://ORG/REPO@REV: a branch, a tag or a commit"
+			"hf://ORG/REPO@REV: a branch, a tag or a commit; a slash in its name is written %2F"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case r.StatusCode == 401 && code == "" && place != "": // also for public repositories

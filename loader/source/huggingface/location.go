@@ -18,7 +18,11 @@ type repoLocation struct {
 func (l repoLocation) String() string {
 	s := "hf://" + l.org + "/" + l.repo
 	if l.rev != "main" {
-		s += "@" + l.rev
+		rev := l.rev
+		if !strings.HasPrefix(rev, "refs/") {
+			rev = strings.ReplaceAll(rev, "/", "%2F")
+		}
+		s += "@" + rev
 	}
 	if l.sub != "" {
 		s += "/" + l.sub
@@ -56,6 +60,7 @@ func parse(location string) (repoLocation, error) {
 	var at bool
 	p.repo, p.rev, at = strings.Cut(parts[1], "@")
 	parts = parts[2:]
+	p.rev = strings.ReplaceAll(p.rev, "%2F", "/") // of a branch
 	if !at {
 		p.rev = "main"
 	} else if p.rev == "refs" && len(parts) >= 2 {

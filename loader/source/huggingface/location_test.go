@@ -10,13 +10,14 @@ import (
 
 func TestParse(t *testing.T) {
 	for in, want := range map[string]repoLocation{
-		"hf://org/repo":             {"org", "repo", "main", ""},
-		"hf://Qwen/Qwen2.5-0.5B/":   {"Qwen", "Qwen2.5-0.5B", "main", ""},
-		"hf://org/repo@v1.0":        {"org", "repo", "v1.0", ""},
-		"hf://org/repo@refs/pr/7":   {"org", "repo", "refs/pr/7", ""},
-		"hf://org/repo@refs/pr/7/a": {"org", "repo", "refs/pr/7", "a"},
-		"hf://org/repo/a/b.gguf":    {"org", "repo", "main", "a/b.gguf"},
-		"hf://org/repo@v1/a":        {"org", "repo", "v1", "a"},
+		"hf://org/repo":                 {"org", "repo", "main", ""},
+		"hf://Qwen/Qwen2.5-0.5B/":       {"Qwen", "Qwen2.5-0.5B", "main", ""},
+		"hf://org/repo@v1.0":            {"org", "repo", "v1.0", ""},
+		"hf://org/repo@refs/pr/7":       {"org", "repo", "refs/pr/7", ""},
+		"hf://org/repo@refs/pr/7/a":     {"org", "repo", "refs/pr/7", "a"},
+		"hf://org/repo/a/b.gguf":        {"org", "repo", "main", "a/b.gguf"},
+		"hf://org/repo@v1/a":            {"org", "repo", "v1", "a"},
+		"hf://org/repo@feature%2Fx/sub": {"org", "repo", "feature/x", "sub"},
 	} {
 		got, err := parse(in)
 		if err != nil || got != want {

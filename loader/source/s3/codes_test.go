@@ -96,10 +96,10 @@ func TestReasonOfOneFile(t *testing.T) {
 	if _, err := other.Plan(t.Context(), "s3://abc/m/x.gguf", nil); err == nil || !strings.Contains(err.Error(), "must be one of: wnam, auto (check AWS") {
 		t.Error(err)
 	}
-	nowhere := New(Options{Getenv: environment("AWS_REGION", "us")})
+	nowhere := New(Options{Getenv: environment("AWS_REGION", "us", "S3_ENDPOINT", "http://minio:9000")})
 	defer nowhere.Close()
 	e := nowhere.nameEndpoint(httpsource.Network(t.Context(), "s3://abc/m", "", errors.New("x")))
-	if !strings.Contains(e.Error(), "(check AWS_REGION (us) and this machine's network)") {
+	if !strings.Contains(e.Error(), "(S3_ENDPOINT is set, and AWS_ENDPOINT_URL is read; check AWS_REGION (us) and this machine's network)") {
 		t.Error(e)
 	}
 }

@@ -52,6 +52,9 @@ func newKeys(env func(string) string) *keys {
 	}
 	if id, secret := env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
 		k.chain, k.from = credentials.NewStaticV4(id, secret, env("AWS_SESSION_TOKEN")), "the key in AWS_ACCESS_KEY_ID"
+		if strings.HasPrefix(id, "ASIA") && env("AWS_SESSION_TOKEN") == "" {
+			k.from += ", which is a temporary one and wants AWS_SESSION_TOKEN"
+		}
 		return k
 	}
 	switch k.none = "no credentials"; {
@@ -62,18 +65,22 @@ func newKeys(env func(string) string) *keys {
 	default:
 		k.none += profileWithoutKey(env)
 	}
+	if other := httpsource.Misnamed(env, "AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "S3_ACCESS_KEY_ID", "S3_ACCESS_KEY", "MINIO_ACCESS_KEY",
+		"MINIO_ROOT_USER"); other != "" {
+		k.none += ": " + strings.TrimSuffix(other, "; ")
+	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
 	if config := configFile(env); config != "" {
 		providers = append(providers, &credentials.FileAWSCredentials{Filename: config, Profile: configSection(env)})
 	}
-	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" ||
-		env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "" {
+	container := env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
+	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || container {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {
 			iam.Endpoint = env("AWS_ENDPOINT_URL_STS")
 		}
-		providers = append(providers, &role{iam, k})
+		providers = append(providers, &role{iam, k, container})
 	}
 	k.chain, k.from = credentials.NewChainCredentials(providers), "the profile or role of this machine"
 	return k
@@ -82,7 +89,8 @@ func newKeys(env func(string) string) *keys {
 // role is the identity of this machine. The chain drops why it gave no credentials.
 type role struct {
 	*credentials.IAM
-	k *keys
+	k         *keys
+	container bool // its environment names a service of credentials
 }
 
 // RetrieveWithCredContext is called with the lock of keys held.
@@ -98,6 +106,12 @@ func (r *role) RetrieveWithCredContext(cc *credentials.CredContext) (credentials
 		r.k.why = fmt.Sprintf(": %q: %v", functions.Clip(file.Path), file.Err)
 	case err != nil && r.IAM.EKSIdentity.TokenFile != "": // without the URL, which holds the token
 		r.k.why = ": the server of tokens: " + httpsource.NoAnswer(err).Detail
+	case err != nil && r.container:
+		why := httpsource.CleanWords(err.Error(), nil) // a status
+		if _, ok := errors.AsType[*url.Error](err); ok {
+			why = httpsource.NoAnswer(err).Detail
+		}
+		r.k.why = ": the container's service of credentials: " + why
 	}
 	return v, err
 }

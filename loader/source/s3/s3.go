@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/minio/minio-go/v7/pkg/signer"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -39,6 +39,8 @@ type Source struct {
 	virtual     bool
 	region      string
 	configError error // of the configuration
+	// otherEndpoint names a variable of another tool, where no endpoint is set.
+	otherEndpoint string
 
 	mu      sync.Mutex        // guards the fields below
 	regions map[string]string // by bucket, as answers named them
@@ -55,16 +57,13 @@ func New(o Options) *Source {
 	if raw != "" && !isTrue(o.Getenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			if !strings.ContainsAny(raw, "@?") {
-				raw = fmt.Sprintf(" %q", functions.Clip(raw))
-			} else {
-				raw = "" // it may hold a secret
-			}
-			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL or the profile's endpoint_url"+raw+" is not an http or https URL",
+			s.configError = source.Fail(source.BadSource,
+				"AWS_ENDPOINT_URL or the profile's endpoint_url"+httpsource.Quote(raw)+" is not an http or https URL",
 				"such as https://minio.example.org:9000; for Amazon's own S3 leave it out")
 		}
 		s.endpoint = u
-	} else if !hostPart.MatchString(s.region) {
+	} else if s.otherEndpoint = httpsource.Misnamed(o.Getenv, "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL", "S3_ENDPOINT", "AWS_S3_ENDPOINT",
+		"AWS_ENDPOINT", "MINIO_ENDPOINT"); !hostPart.MatchString(s.region) {
 		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION or the profile's region is not the name of a region",
 			Fix: "such as eu-central-1"}
 	}
@@ -179,7 +178,7 @@ func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, q
 func (s *Source) nameEndpoint(err error) error {
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Fix == httpsource.CheckNetwork {
 		if e.Fix = "check AWS_ENDPOINT_URL and this machine's network"; s.endpoint == nil {
-			e.Fix = fmt.Sprintf("check AWS_REGION (%s) and this machine's network", s.region)
+			e.Fix = fmt.Sprintf("%scheck AWS_REGION (%s) and this machine's network", s.otherEndpoint, s.region)
 		}
 	}
 	return err
@@ -314,18 +313,18 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 func (s *Source) single(ctx context.Context, p bucketLocation, key string) (source.File, error) {
 	r, err := s.head(ctx, p, key)
 	if err == nil && r.StatusCode != http.StatusOK { // only a body has the reason, or the region
-		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err != nil {
-			return source.File{}, err
-		}
-		defer httpsource.Drain(r)
-		if r.StatusCode < 300 {
-			r, err = s.head(ctx, p, key)
+		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err == nil {
+			defer httpsource.Drain(r)
+			_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
+			if n, err := strconv.ParseInt(total, 10, 64); err == nil {
+				r.ContentLength = n
+			}
 		}
 	}
 	if err != nil {
 		return source.File{}, err
 	}
-	if r.StatusCode != http.StatusOK {
+	if r.StatusCode != http.StatusOK && r.StatusCode != http.StatusPartialContent {
 		return source.File{}, s.responseError(r, p, "")
 	}
 	if r.ContentLength < 0 || r.Header.Get("ETag") == "" {
@@ -470,6 +469,9 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Detail += ": it was overwritten while it was read"
 	case e.Fix == "" && (e.Kind == source.Refused || e.Kind == source.Denied):
 		e.Fix = "check AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket's name"
+	}
+	if e.Kind == source.Denied || e.Kind == source.NotFound {
+		e.Fix = s.otherEndpoint + e.Fix
 	}
 	return e
 }

@@ -26,10 +26,13 @@ func TestNoCredentialsOfAWebIdentity(t *testing.T) {
 		{map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": "/nope", "AWS_ROLE_ARN": "arn:aws:iam::1:role/x"},
 			"no credentials: the file of AWS_WEB_IDENTITY_TOKEN_FILE gave none for the role of AWS_ROLE_ARN"},
 		{map[string]string{"AWS_ROLE_ARN": "x", "AWS_ACCESS_KEY_ID": "a"}, "no credentials: of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY one is missing"},
+		{map[string]string{"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s"},
+			"the key in AWS_ACCESS_KEY_ID, which is a temporary one and wants AWS_SESSION_TOKEN"},
 		{map[string]string{"AWS_PROFILE": "p"}, `no credentials: the profile "p" of AWS_PROFILE is not there, or has no key`},
 		{map[string]string{"AWS_PROFILE": "bare"}, `no credentials: the profile "bare" of AWS_PROFILE is not there, or has no key`},
 		{map[string]string{"AWS_PROFILE": "sso"}, `no credentials: the profile "sso" has sso_session, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
 		{map[string]string{"AWS_PROFILE": "chained"}, `no credentials: the profile "chained" has role_arn, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
+		{map[string]string{"S3_ACCESS_KEY_ID": "a"}, "no credentials: S3_ACCESS_KEY_ID is set, and AWS_ACCESS_KEY_ID is read"},
 		{nil, "no credentials"},
 	} {
 		k := newKeys(func(name string) string {
@@ -38,7 +41,7 @@ func TestNoCredentialsOfAWebIdentity(t *testing.T) {
 			}
 			return c.env[name]
 		})
-		if k.none != c.want {
+		if k.none != c.want && k.from != c.want {
 			t.Errorf("%v: %s", c.env, k.none)
 		}
 		k.close()
@@ -63,14 +66,24 @@ func TestRefusedWebIdentity(t *testing.T) {
 	if err := os.WriteFile(token, []byte("CANARY"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	service := testkit.Serve(t, http.NotFoundHandler())
 	for _, c := range []struct{ file, sts, want string }{
+		{"", service.URL, "with no credentials: the container's service of credentials: 404 Not Found (allow it"},
 		{token, tokens.URL, "for the role of AWS_ROLE_ARN: AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity (allow it"},
 		{token + ".none", tokens.URL, `token.none": no such file or directory (allow it`},
 		{token, gone.URL, "AWS_ROLE_ARN: the server of tokens: " + strings.TrimPrefix(gone.URL, "http://") + ": dial: connect: connection refused (allow it"},
 	} {
-		s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
+		role := "arn:aws:iam::1:role/r"
+		if c.file == "" {
+			role = ""
+			t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", c.sts)
+		} else {
+			t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "")
+		}
+		s := New(Options{Getenv: environment("AWS_CONTAINER_CREDENTIALS_FULL_URI", os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+			"AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
 			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none",
-			"AWS_WEB_IDENTITY_TOKEN_FILE", c.file, "AWS_ROLE_ARN", "arn:aws:iam::1:role/r")})
+			"AWS_WEB_IDENTITY_TOKEN_FILE", c.file, "AWS_ROLE_ARN", role)})
 		_, err := s.Plan(t.Context(), "s3://abc/m", nil)
 		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") {
 			t.Errorf("%v\nlacks %s", err, c.want)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -161,6 +162,10 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		if err != nil {
 			return nil, source.Fail(source.Refused, "its page is no list of files: "+err.Error(),
 				"let the server list the folder, or put a SHA256SUMS beside the files; a bucket is named s3://BUCKET/PREFIX").At(location, "")
+		}
+		if at := r.Request.URL; len(names) == 0 && at.Path != u.Path {
+			return nil, source.Fail(source.NotFound, "the server led to "+functions.Clip(at.Host+at.Path)+", whose page lists no files",
+				"no login is sent to a web server: open the folder, or name it as az://, s3://, gs:// or hf://").At(location, "")
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)

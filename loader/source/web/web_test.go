@@ -315,6 +315,14 @@ func TestRefusals(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<p>Welcome")
 		}, source.NotFound, "SHA256SUMS"},
+		{"a login in its place", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/login" {
+				http.Redirect(w, r, "/login", http.StatusFound)
+				return
+			}
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, "<form>")
+		}, source.NotFound, "/login, whose page lists no files (no login is sent"},
 		{"a name that leaves", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, strings.Repeat("a", 64)+"  ../config.json\n")
 		}, source.Refused, "one file below its folder"},
