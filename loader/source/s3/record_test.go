@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -240,9 +241,8 @@ func TestRecordOfRefusals(t *testing.T) {
 		"SignatureDoesNotMatch", "InvalidToken", "RequestExpired", "TokenRefreshRequired", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
 		"SlowDown", "RequestTimeout", "Other", strings.Repeat("x", 59), strings.Repeat("x", 60)}
 	codes = append(codes, slices.Sorted(maps.Keys(codeFixes))...)
-	var out strings.Builder
+	var out sourcetest.Outcomes
 	for _, code := range codes {
-		before := ""
 		for _, status := range []int{301, 304, 307, 400, 401, 403, 404, 405, 409, 412, 416, 429, 500, 503} {
 			body := "<Error><Code>" + code + "</Code><Message>words of the server</Message></Error>"
 			if code == "" {
@@ -250,10 +250,10 @@ func TestRecordOfRefusals(t *testing.T) {
 			}
 			r := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{"Retry-After": {"7"}}}
 			line := sourcetest.Describe(s.responseError(r, bucketLocation{Scheme: "s3", Name: "b"}, "f"))
-			if line = strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"); line != before {
-				fmt.Fprintf(&out, "%q %d: %s\n", code, status, line)
+			if code != "" {
+				line = strings.Replace(line, strconv.Quote(code), "CODE", 1)
 			}
-			before = line
+			out.Add(strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"), "%s %d", code, status)
 		}
 	}
 	sourcetest.Compare(t, "refusals.txt", out.String())
