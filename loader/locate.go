@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -45,8 +44,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 			return bad("holds a query: credentials do not belong in a model file",
 				"leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 		}
-		known := slices.Contains([]string{"az", "s3", "gs", "hf", "https", "http"}, scheme)
-		if message, hint := functions.CheckSource(src); message != "" && (known || strings.HasPrefix(hint, "did you mean ")) {
+		strict := scheme == "http" || scheme == "hf"
+		if message, hint := functions.CheckSource(src); message != "" && (strict || strings.HasPrefix(hint, "did you mean ")) {
 			return bad(message, hint)
 		}
 		host, _, _ := strings.Cut(remaining, "/")

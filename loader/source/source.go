@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -116,10 +117,22 @@ func (e *Error) Error() string {
 		}
 		b.WriteString(e.Err.Error())
 	}
-	if e.Fix != "" {
-		b.WriteString(" (" + e.Fix + ")")
+	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if e.Fix == "" && e.Busy {
+		fix = "it asks for fewer requests: try again later"
+	}
+	if fix != "" {
+		b.WriteString(" (" + fix + ")")
 	}
 	return b.String()
+}
+
+// fixes are what helps against an error without a Fix of its own.
+var fixes = map[Kind]string{
+	Unavailable: "check the network and what is between, or try again later",
+	Malformed:   "a proxy or a cache between may cut or change what comes: have it pass this host through",
+	Corrupt:     "copy the file again",
+	Truncated:   "copy the file again",
 }
 
 func (e *Error) Unwrap() error { return e.Err }

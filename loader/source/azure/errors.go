@@ -73,7 +73,7 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Kind, e.Fix = source.Refused,
 			"the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
 	case status == 408 || status == 425 || status == 429 || status >= 500:
-		e.Kind, e.Busy, e.Fix = source.Unavailable, status == 429 || status == 503, httpsource.TryLater
+		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
 		if r.RawResponse != nil {
 			e.RetryAfter = httpsource.RetryAfter(r.RawResponse.Header, time.Now())
 		}

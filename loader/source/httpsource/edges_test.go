@@ -72,7 +72,7 @@ func TestStatuses(t *testing.T) {
 			!strings.Contains(e.Detail, fmt.Sprint(status)) ||
 			strings.Contains(e.Error(), "other.example") != (status/100 == 3) || strings.Contains(e.Error(), "CANARY") ||
 			strings.Contains(e.Detail, "overwritten") != (want == source.Changed) ||
-			(e.Fix != "") != (status/100 == 3 || status == 407 || want == source.Unavailable) {
+			(e.Fix != "") != (status/100 == 3 || status == 407) {
 			t.Errorf("%d: %+v", status, e)
 		}
 		e.Fix = "check its name"

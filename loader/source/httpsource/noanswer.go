@@ -42,11 +42,8 @@ func NoAnswer(err error) *source.Error {
 	return source.Fail(source.Unavailable, host+cause(err), fix)
 }
 
-// CheckNetwork and TryLater are the ways out where a server gives no answer, or has a problem.
-const (
-	CheckNetwork = "check the host's name and this machine's network"
-	TryLater     = "the server has a problem, or what is between: try again later"
-)
+// CheckNetwork is the way out where a server gives no answer.
+const CheckNetwork = "check the host's name and this machine's network"
 
 // checkConnect refuses what a proxy answers to CONNECT, but for 200.
 func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.Response) error {

@@ -41,11 +41,7 @@ type RangeRequest struct {
 }
 
 func (r *RangeRequest) failure(kind source.Kind, detail string) error {
-	e := source.Fail(kind, detail, "").At(r.Source, r.File.Name)
-	if kind == source.Malformed {
-		e.Fix = "a proxy or a cache between may cut or change what comes: have it pass this host through"
-	}
-	return e
+	return &source.Error{Kind: kind, Source: r.Source, File: r.File.Name, Detail: detail}
 }
 
 // Range sends a request for a range, and returns the body if the answer is the requested
@@ -210,10 +206,6 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Detail += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
-		e.Fix = TryLater
-		if code == 429 {
-			e.Fix = "it asks for fewer requests: try again later"
-		}
 	case code/100 == 3:
 		e.Detail += ": a redirect that is not followed"
 		if to, err := r.Location(); err == nil {

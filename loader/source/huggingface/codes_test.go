@@ -20,7 +20,7 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 		{409, "", "t", "check HF_ENDPOINT"},
 		{403, "", "", "no reason of the hub's"},
 		{407, "", "", "the proxy asks for a login"},
-		{502, "", "t", "or what is between: try again later"},
+		{502, "", "t", "what is between, or try again later"},
 		{404, "", "", "HF_ENDPOINT names https://mirror.example"},
 	} {
 		r := &http.Response{StatusCode: c.status, Header: http.Header{"X-Error-Code": {c.code}}, Body: http.NoBody}

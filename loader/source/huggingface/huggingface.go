@@ -452,7 +452,7 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 			"check the name; if it is private "+login
 	case r.StatusCode/100 == 3 && e.Fix != "" && s.env("HF_ENDPOINT") != "":
 		e.Fix = "set HF_ENDPOINT to that server, if it is meant"
-	case e.Fix == "" && e.Kind != source.Changed:
+	case e.Fix == "" && e.Kind == source.Refused:
 		e.Fix = checkBetween
 	}
 	// Without a token the hub says "Invalid username or password" of what it does not have.
