@@ -78,11 +78,11 @@ func TestInspect(t *testing.T) {
 			note: "it changes c_attn and k_proj and kv_proj and qkv_proj and query_key_value and v_proj, so"},
 		{name: "keys of two layers", rank: 8, change: func(d string) {
 			var ts []tensors.Source
-			for _, name := range []string{"0.k_proj.lora_A", "0.k_proj.lora_B", "1.k_proj.lora_A", "1.k_proj.lora_B"} {
+			for _, name := range []string{"0.v_proj.lora_A", "0.v_proj.lora_B", "1.k_proj.lora_A", "1.k_proj.lora_B", "1.v_proj.lora_A", "1.v_proj.lora_B"} {
 				ts = append(ts, tensors.Source{Name: name + ".weight", Shape: []int{8, 8}, Data: make([]float32, 64)})
 			}
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error { return tensors.Write(w, "F32", ts) })
-		}, note: "it changes k_proj, so"},
+		}, note: "it changes k_proj and v_proj, so"},
 		{name: "larger than declared", rank: 32, modules: one, declared: 16, most: 64, err: "its rank is 32 and the model file says 16: raise rank there"},
 		{name: "as declared", rank: 16, modules: one, declared: 16, most: 16},
 		{name: "larger than the default", rank: 32, modules: one, err: "its rank is 32 and the engine takes 16 at most: say rank: 32 in the model file, or --max-lora-rank in its args"},
@@ -94,6 +94,8 @@ func TestInspect(t *testing.T) {
 		{name: "config is endless", rank: 8, modules: one, change: config(strings.Repeat(" ", 1<<20+1)), err: "adapter_config.json: it is larger than 1048576 bytes"},
 		{name: "no rank", rank: 8, modules: one, change: config(`{}`), err: "adapter_config.json has no rank (r)"},
 		{name: "another kind", rank: 8, modules: one, change: config(`{"peft_type":"IA3","r":8}`), err: `its peft_type is "IA3"; only LORA can be served`},
+		{name: "lower case", rank: 8, modules: one, change: config(`{"peft_type":"lora","r":8}`)},
+		{name: "its relative", rank: 8, modules: one, change: config(`{"peft_type":"LORAX","r":8}`), err: `its peft_type is "LORAX"`},
 		{name: "DoRA", rank: 8, modules: one, change: config(`{"r":8,"use_dora":true}`), err: "it is a DoRA adapter; only plain LoRA can be served"},
 		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the file has 10 bytes and its header alone should have 72: it was cut short"},
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},

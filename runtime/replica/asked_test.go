@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,6 +150,10 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 		if got, problem := r.gpus.leastFree(), r.gpus.missing(); got != x.want || problem != missing {
 			t.Errorf("%v: %d, want %d; %q, want %q", x.free, got, x.want, problem, missing)
 		}
+	}
+	g := gpuMemory{indices: []int{0, 1}, holders: func(i int) string { return []string{"", "python (pid 7)"}[i] }}
+	if got, want := g.insufficient("x"), "insufficient_gpu_memory: x; of GPU 1 python (pid 7)"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNode{}
@@ -422,73 +425,33 @@ func TestNotifySocket(t *testing.T) {
 	}
 }
 
-// endingEngine ends the agent as a call of it fails.
-type endingEngine struct {
-	*fakeNode
-	end func() // cancels the agent
-	in  string // the call that fails
-}
-
-func (e *endingEngine) fail(call string) error {
-	if call != e.in {
-		return nil
+// TestHandlersAsTheAgentEnds: what fails because the agent ends is no failure of the engine,
+// which is left to the supervisor.
+func TestHandlersAsTheAgentEnds(t *testing.T) {
+	n := &fakeNode{}
+	r := New(n.options())
+	child, err := n.Spawn(t.Context(), supervisor.Process{ID: "r1"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	e.end()
-	return errors.New("connection reset")
-}
-
-func (e *endingEngine) Await(ctx context.Context, listening func()) error {
-	return cmp.Or(e.fail("await"), e.fakeNode.Await(ctx, listening))
-}
-
-func (e *endingEngine) Token(ctx context.Context) error {
-	if e.tokens.Load() > 0 {
-		return cmp.Or(e.fail("probe"), e.fakeNode.Token(ctx))
-	}
-	return e.fakeNode.Token(ctx)
-}
-
-func (e *endingEngine) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
-	return cmp.Or(e.fail("sleep"), e.fakeNode.Sleep(ctx, level, mode))
-}
-
-func (e *endingEngine) Wake(ctx context.Context, level int) error {
-	return cmp.Or(e.fail("wake"), e.fakeNode.Wake(ctx, level))
-}
-
-// TestAgentEndsAsACallFails: what fails as the agent ends is no failure of the engine, which is
-// left to the supervisor, whichever of the two is seen first.
-func TestAgentEndsAsACallFails(t *testing.T) {
-	for in, play := range map[string]func(l *replicaRun){
-		"await": func(*replicaRun) {},
-		"probe": func(l *replicaRun) { l.Suspect("x") },
-		"sleep": func(l *replicaRun) { l.Sleep(1, "idle") },
-		"wake": func(l *replicaRun) {
-			l.Sleep(1, "idle")
-			time.Sleep(time.Second)
-			l.WakeUp("asked for")
+	r.process.attach(child)
+	r.eng = n
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, handle := range map[string]func() state{
+		"asleep":  func() state { return (&sleep{r: r}).fellAsleep(ctx, ctx.Err()) },
+		"a token": func() state { return (&boot{r: r, stopProbes: func() {}}).onEvent(ctx, bootEvent{err: ctx.Err()}) },
+		"a probe": func() state { return (&monitor{r: r}).onVerdict(ctx, ctx.Err()) },
+		"files": func() state {
+			r.files.early = &earlyStaging{ctx: ctx}
+			return (&boot{r: r}).onStaged(ctx, stagingResult{err: ctx.Err()})
 		},
 	} {
-		for range 20 {
-			synctest.Test(t, func(t *testing.T) {
-				n := &fakeNode{loadTime: time.Second}
-				o := n.options()
-				sleeps(&o)
-				var l *replicaRun
-				runs := make(chan struct{})
-				o.Dial = func(engine.Command) Engine {
-					n.dialed.Add(1)
-					return &endingEngine{n, func() { <-runs; l.cancel() }, in}
-				}
-				l = startReplica(t, o, New)
-				close(runs)
-				time.Sleep(2 * time.Second)
-				play(l)
-				time.Sleep(time.Minute)
-				if st := l.Status(); st.State.Over() || n.killed.Load() != 0 || n.forgotten.Load() != 0 || len(l.done) != 1 {
-					t.Fatalf("%s: %+v", in, st)
-				}
-			})
+		if next := handle(); next != nil && next(ctx) != nil {
+			t.Errorf("%s: another state follows", name)
+		}
+		if n.killed.Load() != 0 || n.forgotten.Load() != 0 || r.report.now.State.Over() {
+			t.Errorf("%s: the engine was ended: %+v", name, r.Status())
 		}
 	}
 }

@@ -107,11 +107,7 @@ func (h *hangDetector) uncounted(now time.Time) string {
 	if h.traffic.InFlight == 0 {
 		return ""
 	}
-	since := latest(h.traffic.LastByte, h.clearedAt)
-	if !h.traffic.Waiting.IsZero() {
-		since = h.silentSince()
-	}
-	return h.overdue(now, since, h.first, "firstToken", "no byte", h.traffic.InFlight)
+	return h.overdue(now, h.silentSince(), h.first, "firstToken", "no byte", h.traffic.InFlight)
 }
 
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

@@ -67,6 +67,7 @@ func TestWatch(t *testing.T) {
 		{"found busy, tokens unknown", []step{{at: 1, m: c(1, 900, 70, 60)}, {at: 30, m: c(1, 900, 70, 60)}, {at: 121, m: c(1, 900, 70, 60), suspect: true}}},
 		{"no tokens counted", []step{{at: 1, m: engine.Metrics{Running: 1, Load: true}}, {at: 500, m: engine.Metrics{Running: 1, Load: true}}}},
 		{"no metrics", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 500, err: engine.ErrNoMetrics}}},
+		{"a stream of no counted tokens", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 100, err: engine.ErrNoMetrics, t: seen{1, 0, 60}}, {at: 179, err: engine.ErrNoMetrics, t: seen{1, 0, 60}}, {at: 180, err: engine.ErrNoMetrics, t: seen{1, 0, 60}, suspect: true}}},
 		{"no tokens counted, then silent", []step{{at: 1, m: engine.Metrics{Load: true}}, {at: 30, err: silent, t: seen{1, 2, 0}}, {at: 119, err: silent, t: seen{1, 2, 0}}, {at: 121, err: silent, t: seen{1, 2, 0}, suspect: true}}},
 		{"only waiting, counted", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: waits(c(0, 5, 4, 4))}, {at: 13, m: waits(c(0, 5, 4, 4))}, {at: 123, m: waits(c(0, 5, 4, 4)), suspect: true}}},
 		{"tokens without a load", []step{{at: 1, m: m(0, 5), err: engine.ErrNoMetrics}, {at: 2, m: m(1, 9), err: engine.ErrNoMetrics}, {at: 30, m: m(1, 9), err: engine.ErrNoMetrics}}},

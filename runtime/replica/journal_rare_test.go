@@ -220,7 +220,19 @@ var rareJournals = map[string]scene{
 		}},
 	"drained without metrics, and the owner counts none": {change: func(o *Options) { o.InFlight = func() int { return 0 } },
 		play: silently(func(_ *journal, r *Replica) { r.Unload(1050*time.Millisecond, "evicted") })},
-	"dies of a file as it is ready":        {play: dieAfter(time.Second, supervisor.Exit{Code: 1, Tail: "SafetensorError: HeaderTooLarge"})},
+	"dies of a file as it is ready": {play: dieAfter(time.Second, supervisor.Exit{Code: 1, Tail: "SafetensorError: HeaderTooLarge"})},
+	"awake, and answers with errors": {node: func() *fakeNode {
+		return &fakeNode{tokenErr: func(n int64) error {
+			if n > 1 {
+				return &engine.StatusError{Status: 500, Body: "no"}
+			}
+			return nil
+		}}
+	}, change: sleeps, play: sleepAndWake(1)},
+	"adopted without a source": {change: func(o *Options) { o.Spec.Source = "" }, adopt: earlier(time.Hour), play: unloadAfter(5 * time.Second)},
+	"wakes from a deep sleep beyond its start": {node: func() *fakeNode { return &fakeNode{wakeTime: 20 * time.Second} },
+		change: func(o *Options) { sleeps(o); o.Spec.Deadlines.Start = functions.Duration(10 * time.Second) },
+		play:   sleepAndWake(2, unloadAfter(25*time.Second))},
 	"adopted, and its sleep is not known":  {node: hungNode, change: sleeps, adopt: earlier(time.Hour)},
 	"adopted from a stager of early files": {early: &arrival{after: time.Second}, adopt: earlier(time.Hour), play: unloadAfter(5 * time.Second)},
 	"dies as it wakes": {node: func() *fakeNode { return &fakeNode{wakeErr: errors.New("connection refused")} }, change: sleeps,

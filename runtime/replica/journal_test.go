@@ -157,7 +157,8 @@ func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress
 	}
 	progress(10, 100)
 	return PartialCheckpoint{
-		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
+		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"},
+		Filled:      func(ctx context.Context) error { j.note("of the early files"); return j.fill(ctx) },
 		EngineReady: func() { j.note("nothing is read any more") },
 		Rest: func(ctx context.Context) (Checkpoint, error) {
 			time.Sleep(500 * time.Microsecond) // beside the engine's start

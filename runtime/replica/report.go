@@ -145,7 +145,7 @@ func (r *report) setLogPhases(done []engine.Done, present functions.Phase) {
 	retained := r.now.Phases[:0:0]
 	for _, p := range r.now.Phases {
 		switch p.Phase {
-		case functions.PhaseSpawn, functions.PhaseLoad, functions.PhaseWarmup:
+		case functions.PhaseSpawn, functions.PhaseLoad:
 		default:
 			retained = append(retained, p)
 		}

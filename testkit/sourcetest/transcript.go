@@ -338,3 +338,35 @@ func Describe(err error) string {
 	}
 	return fmt.Sprintf("%s busy %v after %v: %s", e.Kind, e.Busy, e.RetryAfter, e)
 }
+
+// Outcomes are the outcomes of many cases: each once, with the cases that have it.
+type Outcomes struct {
+	order []string
+	of    map[string][]string
+}
+
+// Add adds a case.
+func (o *Outcomes) Add(outcome, format string, args ...any) {
+	if o.of == nil {
+		o.of = map[string][]string{}
+	}
+	if o.of[outcome] == nil {
+		o.order = append(o.order, outcome)
+	}
+	o.of[outcome] = append(o.of[outcome], fmt.Sprintf(format, args...))
+}
+
+func (o *Outcomes) String() string {
+	var b strings.Builder
+	for _, outcome := range o.order {
+		fmt.Fprintf(&b, "%s\n", outcome)
+		line := ""
+		for i, c := range o.of[outcome] {
+			if line += "; " + c; len(line) > 150 || i+1 == len(o.of[outcome]) {
+				fmt.Fprintf(&b, "\t%s\n", line[2:])
+				line = ""
+			}
+		}
+	}
+	return b.String()
+}

@@ -155,16 +155,16 @@ func TestRecordOfLocations(t *testing.T) {
 	long := strings.Repeat
 	parts := []string{"", ".", "..", "a", "abc", "a1", "ab", "Abc", "a-c", "a--c", "-ac", "ac-", "a_c", "a b", "a%20b", "\u00fc", "a\x00", "a\x1fb", "a\x7fb", `a\b`, "a?b", "a#b", "a@b", "$root", "$web",
 		"$logs", long("a", 24), long("a", 25), long("a", 63), long("a", 64), "a/b", "a//b", "%zz"}
-	var out strings.Builder
+	var out sourcetest.Outcomes
 	for _, form := range []string{"az://%s/ccc/x", "az://abc/%s", "az://abc/%s/x", "az://abc/ccc/%s", "az://abc/ccc/x/%s/", "https://%s.blob.core.windows.net/ccc/x",
 		"https://abc.blob.core.windows.net/ccc/%s", "https://abc.%sblob.core.windows.net/ccc", "s3://%s/ccc"} {
 		for _, part := range parts {
 			p, err := parse(fmt.Sprintf(form, part))
+			outcome := fmt.Sprintf("%q %q %q at %q", p.account, p.container, p.prefix, p.endpoint)
 			if err != nil {
-				fmt.Fprintf(&out, "%s %.30q: %s\n", form, part, strings.ReplaceAll(sourcetest.Describe(err), fmt.Sprintf(form, part), "IT"))
-			} else {
-				fmt.Fprintf(&out, "%s %.30q: %q %q %q at %q\n", form, part, p.account, p.container, p.prefix, p.endpoint)
+				outcome = strings.ReplaceAll(sourcetest.Describe(err), fmt.Sprintf(form, part), "IT")
 			}
+			out.Add(outcome, "%q", fmt.Sprintf(form, part))
 		}
 	}
 	sourcetest.Compare(t, "locations.txt", out.String())

@@ -80,6 +80,7 @@ func TestMetadataServer(t *testing.T) {
 		func(w http.ResponseWriter) { w.WriteHeader(500) },
 		func(w http.ResponseWriter) { fmt.Fprint(w, "{") },
 		func(w http.ResponseWriter) { fmt.Fprint(w, `{"expires_in":10}`) },
+		func(w http.ResponseWriter) { w.WriteHeader(500); fmt.Fprint(w, `{"access_token":"t","expires_in":10}`) },
 	} {
 		answer = func(w http.ResponseWriter) { w.Header().Set("Metadata-Flavor", "Google"); bad(w) }
 		k.reset()
@@ -126,6 +127,9 @@ func TestCredentialsFile(t *testing.T) {
 	own := write("own.json", user)
 	write("config/application_default_credentials.json", user)
 	write("home/.config/gcloud/application_default_credentials.json", user)
+	write("application_default_credentials.json", user) // of a folder that is not looked at
+	write(".config/gcloud/application_default_credentials.json", user)
+	t.Chdir(folder)
 	const named, gcloud = "the credentials of GOOGLE_APPLICATION_CREDENTIALS", "gcloud's application default credentials"
 	for _, x := range []struct {
 		env   map[string]string

@@ -54,7 +54,7 @@ func Words(r *http.Response) string {
 	case b[0] == '{' || b[0] == '[':
 		return CleanWords(MessageOf(b), r.Request)
 	case err == nil && r.StatusCode >= 400:
-		return plainWords(r, string(b))
+		message = plainWords(r, string(b))
 	}
 	return CleanWords(message, r.Request)
 }

@@ -14,20 +14,16 @@ import (
 // and of answers that are not the hub's own.
 func TestRecordOfRefusals(t *testing.T) {
 	codes := []string{"", "GatedRepo", "DisabledRepo", "RevisionNotFound", "EntryNotFound", "RepoNotFound", "Other"}
-	var out strings.Builder
+	var out sourcetest.Outcomes
 	for _, env := range []map[string]string{nil, {"HF_TOKEN": "t"}, {"HF_ENDPOINT": "https://hub.example"}} {
 		s := withEnv(t, env)
 		for _, body := range []struct{ media, text string }{{"text/html", "<html>"}, {"application/json", `{"error":"words of the hub"}`}} {
 			for _, code := range codes {
-				before := ""
 				for _, status := range []int{302, 400, 401, 403, 404, 407, 410, 412, 416, 429, 500, 503} {
 					r := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body.text)), Header: http.Header{
 						"Content-Type": {body.media}, "Location": {"https://elsewhere.example/x"}, "X-Error-Code": {code}, "Retry-After": {"7"}}}
 					line := sourcetest.Describe(s.responseError(r, repoLocation{org: "o", repo: "r", rev: "v1"}, "f", s.token()))
-					if line = strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"); line != before {
-						fmt.Fprintf(&out, "%v %s %q %d: %s\n", env, body.media, code, status, line)
-					}
-					before = line
+					out.Add(strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"), "%v %s %s %d", env, body.media, code, status)
 				}
 			}
 		}
@@ -40,15 +36,15 @@ func TestRecordOfLocations(t *testing.T) {
 	long := strings.Repeat
 	parts := []string{"", ".", "..", "a", "A.b_c-9", "-a", "_a", "a..b", "a b", "\u00fc", "a\x00", "a\x1f", "a\x7f", `a\b`, "a@b", "a?b", "a#b", "a:b", long("a", 96), long("a", 97),
 		long("a", 200), long("a", 201), "main", "refs", "refs/pr/1", "refs/pr", "v1+2", "v/1"}
-	var out strings.Builder
+	var out sourcetest.Outcomes
 	for _, form := range []string{"hf://%s", "hf://%s/r", "hf://o/%s", "hf://o/r@%s", "hf://o/r@%s/x", "hf://o/r/%s", "hf://o/r/x/%s/y.gguf", "hf:///%s/r//", "s3://o/r%s"} {
 		for _, part := range parts {
 			p, err := parse(fmt.Sprintf(form, part))
+			outcome := fmt.Sprintf("%q %q %q %q", p.org, p.repo, p.rev, p.sub)
 			if err != nil {
-				fmt.Fprintf(&out, "%s %.30q: %s\n", form, part, strings.ReplaceAll(sourcetest.Describe(err), fmt.Sprintf(form, part), "IT"))
-			} else {
-				fmt.Fprintf(&out, "%s %.30q: %q %q %q %q\n", form, part, p.org, p.repo, p.rev, p.sub)
+				outcome = strings.ReplaceAll(sourcetest.Describe(err), fmt.Sprintf(form, part), "IT")
 			}
+			out.Add(outcome, "%q", fmt.Sprintf(form, part))
 		}
 	}
 	sourcetest.Compare(t, "locations.txt", out.String())

@@ -69,11 +69,14 @@ func TestMessage(t *testing.T) {
 // by GET; and a region that only the body names is followed.
 func TestReasonOfOneFile(t *testing.T) {
 	body := "<Error><Code>AuthorizationHeaderMalformed</Code><Message>expecting 'ap-south-1'</Message><Region>ap-south-1</Region></Error>"
+	of := "bytes 0-0/4"
 	srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case strings.Contains(r.Header.Get("Authorization"), "/ap-south-1/s3/"):
+		case strings.Contains(r.Header.Get("Authorization"), "/ap-south-1/s3/") && r.Header.Get("Range") == "bytes=0-0":
 			w.Header().Set("ETag", `"v"`)
-			w.Header().Set("Content-Length", "4")
+			w.Header().Set("Content-Range", of)
+			w.WriteHeader(http.StatusPartialContent)
+			io.WriteString(w, "x")
 		case r.Method == http.MethodHead:
 			w.WriteHeader(http.StatusBadRequest)
 		default:
@@ -83,8 +86,13 @@ func TestReasonOfOneFile(t *testing.T) {
 	s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", srv.URL)})
 	defer s.Close()
 	plan, err := s.Plan(t.Context(), "s3://abc/m/x.gguf", nil)
-	if err != nil || len(plan.Files) != 1 {
+	if err != nil || len(plan.Files) != 1 || plan.Files[0].Size != 4 {
 		t.Errorf("%+v, %v", plan, err)
+	}
+	for _, of = range []string{"bytes 0-0/*", ""} {
+		if _, err := s.Plan(t.Context(), "s3://abc/m/x.gguf", nil); source.KindOf(err) != source.Malformed {
+			t.Errorf("a range of %q: %v", of, err)
+		}
 	}
 	body = "<Error><Code>InvalidRegionName</Code><Message>must be one of: wnam, auto</Message></Error>"
 	other := New(Options{Getenv: environment("AWS_ENDPOINT_URL", srv.URL)})

@@ -131,7 +131,8 @@ func proxyFor(req *http.Request) (*url.URL, error) {
 func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Now().Before(k.until) && !k.chain.IsExpired() {
+	// To the library those without an end have always expired.
+	if time.Now().Before(k.until) && (k.static.Expiration.IsZero() || !k.chain.IsExpired()) {
 		return k.static, nil
 	}
 	if ctx.Err() != nil {

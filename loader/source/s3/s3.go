@@ -315,9 +315,11 @@ func (s *Source) single(ctx context.Context, p bucketLocation, key string) (sour
 	if err == nil && r.StatusCode != http.StatusOK { // only a body has the reason, or the region
 		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err == nil {
 			defer httpsource.Drain(r)
-			_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
-			if n, err := strconv.ParseInt(total, 10, 64); err == nil {
-				r.ContentLength = n
+			if r.StatusCode == http.StatusPartialContent {
+				_, total, _ := strings.Cut(r.Header.Get("Content-Range"), "/")
+				if r.ContentLength, err = strconv.ParseInt(total, 10, 64); err != nil {
+					r.ContentLength, err = -1, nil
+				}
 			}
 		}
 	}
