@@ -130,18 +130,15 @@ func TestLoadIsOver(t *testing.T) {
 	}
 }
 
-func TestRecord(t *testing.T) {
+func TestFewMeans(t *testing.T) {
 	l := NewLoad(Settings{Stable: 10 * time.Second, Panic: 2 * time.Second})
 	if _, _, ok := l.Means(time.Second); ok {
 		t.Error("something is known of nothing")
 	}
-	l.Record(20*time.Second, 1.5)
-	l.Record(20500*time.Millisecond, 2.5) // another part of the same second
-	l.Record(22*time.Second, 2)
-	l.Record(21*time.Second, 3) // late
-	l.Record(9*time.Second, 1e9)
-	l.Record(22*time.Second, -4)
-	l.Record(22*time.Second, math.NaN())
+	l.Observe(19*time.Second, 4)
+	l.Observe(20*time.Second, 3)
+	l.Observe(21*time.Second, 2)
+	l.Observe(22*time.Second, 2)
 	if s, p, ok := l.Means(22 * time.Second); !ok || s != 3 || p != 2.5 {
 		t.Errorf("means are %v and %v", s, p)
 	}

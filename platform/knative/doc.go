@@ -93,10 +93,10 @@
 // by the rules of Knative's default autoscaler, KPA: a long and a short window, a target,
 // a panic threshold, rates up and down. The tests here compare
 // it with KPA itself (knative.dev/serving/pkg/autoscaler/scaling): both get the same random
-// loads, with pods that become ready late, and every decision and window must be equal.
+// loads, with pods that become ready late, and every decision must be equal.
 //
-// These differences are intended; Autoscale.Patient, on in the comparison, turns off the
-// first two.
+// These differences are intended; the first two are in placement.Policy.Want, which is not
+// compared.
 //
 //   - Queued requests start replicas at once. KPA counts them only as a mean over the
 //     last seconds.

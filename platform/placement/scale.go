@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
 // Want is how many replicas f should have. Every plan computes it anew, so waiting
@@ -14,10 +13,23 @@ func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
 	}
-	return p.Autoscale.Want(autoscale.Demand{
-		Active: f.activeRequests(), Queued: f.Queued, Ready: f.ready(), Needed: f.Needed, Desired: f.Desired,
-		Target: f.Scale.Target, Min: f.Scale.Min, Max: f.Scale.Max, Leased: f.Lease > now,
-	})
+	return p.wantFor(f, f.activeRequests(), f.Queued, f.Needed, now)
+}
+
+// wantFor is Want for so many requests of f. Waiting ones count at once and in full.
+// A panic and the rate down only keep existing replicas.
+func (p Policy) wantFor(f *Function, active, queued, needed int, now Instant) int {
+	want := 0
+	if active+queued > 0 {
+		want = max(1, needed)
+	}
+	if queued > 0 {
+		want = max(want, p.Autoscale.AtOnce(active+queued, f.ready(), f.Scale.Target))
+	}
+	if f.Lease > now {
+		want = max(want, 1)
+	}
+	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
 }
 
 // activeRequests excludes requests on replicas that a user stopped; they must not
