@@ -108,7 +108,7 @@ func (j *Join) Run(ctx context.Context) error {
 var errHeartbeat = errors.New("refused")
 
 func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
-	res, err := send(ctx, j.http, "POST", j.server+"/api/v1/heartbeat", hb)
+	res, err := sendJSON(ctx, j.http, "POST", j.server+"/api/v1/heartbeat", hb)
 	if err != nil {
 		return mtls.Explain(err)
 	}

@@ -20,7 +20,8 @@ func TestColdStartsKeepNewest(t *testing.T) {
 			t.Fatalf("after %d: %d are kept, the oldest should be %d", n, len(l.byID), oldest)
 		}
 	}
-	for _, c := range []struct{ limit, want int }{{1, 1}, {keptColdStarts, keptColdStarts}, {keptColdStarts + 1, keptColdStarts}, {0, keptColdStarts}, {-1, keptColdStarts}} {
+	const all = keptColdStarts
+	for _, c := range []struct{ limit, want int }{{1, 1}, {all, all}, {all + 1, all}, {0, all}, {-1, all}} {
 		got := l.newest(c.limit, 0)
 		if len(got) != c.want || got[0].ID != strconv.Itoa(3*keptColdStarts+6) || got[c.want-1].ID != strconv.Itoa(3*keptColdStarts+7-c.want) {
 			t.Errorf("limit %d: %d from %s to %s", c.limit, len(got), got[0].ID, got[len(got)-1].ID)
