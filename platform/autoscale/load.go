@@ -5,46 +5,34 @@ import (
 	"time"
 )
 
-// Settings holds the settings of scaling by windows: how a function's load is averaged,
-// and how fast the number of replicas follows. They apply to the whole platform;
-// settings of one model are in its file (scale: min, max, target, idle). They are those
-// of Knative's autoscaler, and with the same settings Load.Scale returns the same
-// (tested in platform/knative). A zero field means the default, and so does a rate or
-// threshold of 1 or less, with which nothing could change or everything would be a
-// panic.
+// Settings holds the windows over which a function's load is averaged, for the whole
+// platform; the settings of one model are in its file (scale: min, max, target, idle). A
+// zero field means the default. All are those of Knative's autoscaler, as the constants
+// are, and Load.Scale returns the same (tested in platform/knative).
 type Settings struct {
 	// Stable is the long averaging window (60 s); Panic is the short one, which
 	// detects a rise earlier (6 s, at most Stable). Both consist of buckets of
 	// length Bucket (1 s).
 	Stable, Panic, Bucket time.Duration
 
-	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are per
+	// Every is the time between two evaluations (2 s): maxUp and maxDown are per
 	// evaluation. Waiting requests count at once, without an evaluation.
 	Every time.Duration
-
-	// Utilisation is the target load of a replica, as a share of scale.target (1:
-	// GPUs are expensive, and requests beyond it wait and count at once).
-	Utilisation float64
-
-	// Threshold is the ratio of the replicas that the short window needs to the READY
-	// ones at which a panic begins (2). In a panic nothing is scaled down; it ends
-	// when the threshold was not reached for Stable.
-	Threshold float64
-
-	// MaxUp bounds the growth per evaluation, as a multiple of the READY replicas
-	// (1000). MaxDown bounds the reduction, as a divisor of them (2: half).
-	MaxUp, MaxDown float64
 }
+
+const (
+	// threshold is the ratio of the replicas that the short window needs to the READY
+	// ones at which a panic begins. In a panic nothing is scaled down; it ends
+	// when the threshold was not reached for Stable.
+	threshold = 2
+	maxUp     = 1000.0 // bounds the growth per evaluation, as a multiple of the READY replicas
+	maxDown   = 2      // bounds the reduction, as a divisor of them
+)
 
 func (s Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
-		}
-	}
-	number := func(x *float64, above, v float64) {
-		if !(*x > above) || math.IsInf(*x, 0) {
-			*x = v
 		}
 	}
 	span(&s.Stable, time.Minute)
@@ -53,10 +41,6 @@ func (s Settings) withDefaults() Settings {
 	span(&s.Every, 2*time.Second)
 	s.Stable = min(max(s.Stable, s.Bucket), maxBuckets*s.Bucket)
 	s.Panic = min(max(s.Panic, s.Bucket), s.Stable)
-	number(&s.Utilisation, 0, 1)
-	number(&s.Threshold, 1, 2)
-	number(&s.MaxUp, 1, 1000)
-	number(&s.MaxDown, 1, 2)
 	return s
 }
 
@@ -223,13 +207,13 @@ func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int)
 		return l.needed, l.desired
 	}
 	l.evaluation = turn
-	per := float64(max(target, 1)) * l.settings.Utilisation
+	per := float64(max(target, 1))
 	have := float64(max(ready, 1))
-	up, down := math.Ceil(l.settings.MaxUp*have), math.Floor(have/l.settings.MaxDown)
+	up, down := maxUp*have, math.Floor(have/maxDown)
 	long, rise := math.Ceil(stable/per), math.Ceil(short/per)
 	held := int(min(max(long, down), up))
 
-	switch over := rise/have >= l.settings.Threshold; {
+	switch over := rise/have >= threshold; {
 	case over:
 		l.panicked = now
 	case l.panicked > 0 && l.panicked+l.settings.Stable < now:
@@ -257,7 +241,6 @@ func (l *Load) Over(now time.Duration) bool {
 
 // AtOnce returns how many replicas of target requests each n requests need, some of which
 // wait, while ready are READY: the averaging windows behind Scale react too slowly for them.
-func (s Settings) AtOnce(n, ready, target int) int {
-	up := math.Ceil(s.withDefaults().MaxUp * float64(max(ready, 1)))
-	return int(min(math.Ceil(float64(n)/float64(max(target, 1))), up))
+func AtOnce(n, ready, target int) int {
+	return int(min(math.Ceil(float64(n)/float64(max(target, 1))), maxUp*float64(max(ready, 1))))
 }

@@ -55,9 +55,9 @@ func newKPA(a autoscale.Settings, target, ready int) *kpa {
 		ready:  ready,
 	}
 	k.scaler = scaling.New(*attribute.EmptySet(), noop.NewMeterProvider(), "team", "model", k, k, &scaling.DeciderSpec{
-		MaxScaleUpRate: a.MaxUp, MaxScaleDownRate: a.MaxDown, ScalingMetric: "concurrency",
-		TargetValue: float64(target) * a.Utilisation, TotalValue: float64(target), TargetBurstCapacity: 200,
-		PanicThreshold: a.Threshold, StableWindow: a.Stable, Reachable: true,
+		MaxScaleUpRate: 1000, MaxScaleDownRate: 2, ScalingMetric: "concurrency",
+		TargetValue: float64(target), TotalValue: float64(target), TargetBurstCapacity: 200,
+		PanicThreshold: 2, StableWindow: a.Stable, Reachable: true,
 	})
 	return k
 }
@@ -65,13 +65,9 @@ func newKPA(a autoscale.Settings, target, ready int) *kpa {
 func settings(r *rand.Rand) autoscale.Settings {
 	pick := func(xs ...float64) float64 { return xs[r.IntN(len(xs))] }
 	a := autoscale.Settings{
-		Stable:      time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
-		Bucket:      time.Second,
-		Every:       2 * time.Second,
-		Utilisation: pick(0.7, 0.7, 0.5, 1),
-		Threshold:   pick(2, 2, 1.1, 1.5, 10),
-		MaxUp:       pick(1000, 1000, 1.1, 2, 10),
-		MaxDown:     pick(2, 2, 1.1, 5, 1000),
+		Stable: time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
+		Bucket: time.Second,
+		Every:  2 * time.Second,
 	}
 	a.Panic = max(time.Duration(float64(a.Stable)*pick(0.1, 0.1, 0.01, 0.37, 1)), time.Second)
 	return a

@@ -45,9 +45,9 @@ func (p Policy) wantWithoutLow(f *Function, now Instant) int {
 		return p.Want(f, now)
 	}
 	if f.OnlyLow() || f.Gone {
-		return p.wantFor(f, 0, 0, 0, now)
+		return f.wantFor(0, 0, 0, now)
 	}
-	return p.wantFor(f, max(f.activeRequests()-f.LowActive, 0), max(f.Queued-f.LowQueued, 0), 0, now)
+	return f.wantFor(max(f.activeRequests()-f.LowActive, 0), max(f.Queued-f.LowQueued, 0), 0, now)
 }
 
 // yielding is the index of the first replica of f that any request but one of priority low

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
 // Want is how many replicas f should have. Every plan computes it anew, so waiting
@@ -13,18 +14,18 @@ func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
 	}
-	return p.wantFor(f, f.activeRequests(), f.Queued, f.Needed, now)
+	return f.wantFor(f.activeRequests(), f.Queued, f.Needed, now)
 }
 
 // wantFor is Want for so many requests of f. Waiting ones count at once and in full.
 // A panic and the rate down only keep existing replicas.
-func (p Policy) wantFor(f *Function, active, queued, needed int, now Instant) int {
+func (f *Function) wantFor(active, queued, needed int, now Instant) int {
 	want := 0
 	if active+queued > 0 {
 		want = max(1, needed)
 	}
 	if queued > 0 {
-		want = max(want, p.Autoscale.AtOnce(active+queued, f.ready(), f.Scale.Target))
+		want = max(want, autoscale.AtOnce(active+queued, f.ready(), f.Scale.Target))
 	}
 	if f.Lease > now {
 		want = max(want, 1)
