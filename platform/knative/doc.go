@@ -119,10 +119,10 @@
 //
 //	Stable       stable-window
 //	Panic        panic-window-percentage of it
-//	Threshold    panic-threshold-percentage / 100
-//	Utilisation  container-concurrency-target-percentage / 100 (KPA: 70, ours: 100)
-//	MaxUp        max-scale-up-rate
-//	MaxDown      max-scale-down-rate
 //	Every        the autoscaler's tick, 2 s
 //	Bucket       its bucket, 1 s
+//	2            panic-threshold-percentage / 100
+//	1            container-concurrency-target-percentage / 100 (KPA: 70, ours: 100)
+//	1000         max-scale-up-rate
+//	2            max-scale-down-rate
 package knative
