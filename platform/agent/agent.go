@@ -23,13 +23,6 @@ import (
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
 
-// Inventory reports the node's GPUs and store. Both methods return at once, from the last
-// poll.
-type Inventory interface {
-	GPUs() []functions.GPU
-	Store() (functions.StoreUse, []functions.CachedModel)
-}
-
 // Options of an Agent.
 type Options struct {
 	ID      string // of the node
@@ -47,7 +40,7 @@ type Options struct {
 	// FilesLost reports that the files at a path went with an earlier agent: an
 	// engine that was still reading them is ended. nil: none does.
 	FilesLost   func(path string) bool
-	Inventory   Inventory
+	Inventory   *InventoryPoller
 	Environ     func() []string // of engines; nil is os.Environ
 	KeepEngines bool            // engines stay when the agent ends
 	Warm        WarmMode        // warm interpreters; "" is off

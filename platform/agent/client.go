@@ -71,7 +71,7 @@ func (c *Client) Verify(ctx context.Context, id, problem string) error {
 
 func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (io.ReadCloser, error) {
 	q := "?tail=" + strconv.Itoa(lines) + "&follow=" + strconv.FormatBool(follow)
-	res, err := c.send(ctx, c.http, "GET", "/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
+	res, err := sendJSON(ctx, c.http, "GET", c.url+"/replicas/"+url.PathEscape(id)+"/logs"+q, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,8 @@ func (c *Client) Logs(ctx context.Context, id string, lines int, follow bool) (i
 	return nil, fmt.Errorf("agent %s: %d %s", c.url, res.StatusCode, description)
 }
 
-func (c *Client) send(ctx context.Context, client *http.Client, method, path string, body any) (*http.Response, error) {
+// sendJSON sends body (nil: nothing) as JSON.
+func sendJSON(ctx context.Context, client *http.Client, method, url string, body any) (*http.Response, error) {
 	var r io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -95,7 +96,7 @@ func (c *Client) send(ctx context.Context, client *http.Client, method, path str
 		}
 		r = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, r)
+	req, err := http.NewRequestWithContext(ctx, method, url, r)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (c *Client) send(ctx context.Context, client *http.Client, method, path str
 const maxReply = 16 << 20
 
 func (c *Client) post(ctx context.Context, client *http.Client, path string, in, out any) error {
-	res, err := c.send(ctx, client, "POST", path, in)
+	res, err := sendJSON(ctx, client, "POST", c.url+path, in)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}

@@ -46,7 +46,7 @@ func (a *Agent) heartbeatLocked() functions.Heartbeat {
 	hb.Memory.Used += bytes
 	if a.o.Inventory != nil {
 		hb.GPUs = append(hb.GPUs, a.o.Inventory.GPUs()...)
-		hb.Store, hb.Cached = a.o.Inventory.Store()
+		hb.Store, hb.Cached = a.o.Inventory.store.Usage()
 	}
 	if a.degradedReason != "" || slices.ContainsFunc(hb.GPUs, func(g functions.GPU) bool { return g.Health != "" && g.Health != "ok" }) {
 		hb.State = functions.NodeDegraded

@@ -79,8 +79,5 @@ func offeredGPUs(found []functions.GPU, count int, memory functions.Bytes) []fun
 	return out
 }
 
+// GPUs are those of the last poll.
 func (p *InventoryPoller) GPUs() []functions.GPU { return *p.gpus.Load() }
-
-func (p *InventoryPoller) Store() (functions.StoreUse, []functions.CachedModel) {
-	return p.store.Usage()
-}

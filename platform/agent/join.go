@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -109,16 +108,7 @@ func (j *Join) Run(ctx context.Context) error {
 var errHeartbeat = errors.New("refused")
 
 func (j *Join) send(ctx context.Context, hb functions.Heartbeat) error {
-	b, err := json.Marshal(hb)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, "POST", j.server+"/api/v1/heartbeat", bytes.NewReader(b))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := j.http.Do(req)
+	res, err := sendJSON(ctx, j.http, "POST", j.server+"/api/v1/heartbeat", hb)
 	if err != nil {
 		return mtls.Explain(err)
 	}

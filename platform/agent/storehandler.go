@@ -119,7 +119,7 @@ func cachePath(digest string, act functions.StoreAction) string {
 // storeRequest sends a request about the node's store; its errors are
 // *functions.StoreError.
 func (c *Client) storeRequest(ctx context.Context, method, path string, body any) (*http.Response, error) {
-	res, err := c.send(ctx, c.http, method, path, body)
+	res, err := sendJSON(ctx, c.http, method, c.url+path, body)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

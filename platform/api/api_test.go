@@ -504,14 +504,14 @@ func TestClient(t *testing.T) {
 			t.Errorf("got %v, want %s that says %s", err, tt.code, tt.wantText)
 		}
 	}
-	if err := c.Remove(ctx, next); err != nil || r.cat.Model(next) != nil {
+	if err := c.Delete(ctx, "/api/v1/functions/"+next.Team, next.Name); err != nil || r.cat.Model(next) != nil {
 		t.Error(err)
 	}
 	var s *StatusError
-	if err := c.Remove(ctx, next); !errors.As(err, &s) || s.Status != 404 {
+	if err := c.Delete(ctx, "/api/v1/functions/"+next.Team, next.Name); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
-	if err := c.Remove(ctx, one); !errors.As(err, &s) || s.Status != 409 {
+	if err := c.Delete(ctx, "/api/v1/functions/"+one.Team, one.Name); !errors.As(err, &s) || s.Status != 409 {
 		t.Error(err)
 	}
 
@@ -523,7 +523,8 @@ func TestClient(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, status, body)
 		}
 	}
-	if w, err := c.Stop(ctx, one); err != nil || w.Function != "a/one" || len(r.stopped) != 1 {
+	w, err := Request[WakeReply](ctx, c, "POST", FunctionPath(one)+"/stop", nil)
+	if err != nil || w.Function != "a/one" || len(r.stopped) != 1 {
 		t.Errorf("%+v %v", w, err)
 	}
 	if rs, err := c.Replicas(ctx); err != nil || len(rs) != 2 || !reflect.DeepEqual(rs[0], r.replicas[0]) {
@@ -553,7 +554,7 @@ func TestClient(t *testing.T) {
 	if ev, err := GetItems[functions.Event](ctx, c, "/api/v1/events?since=1"); err != nil || len(ev) != 2 || ev[0].Seq != 2 {
 		t.Errorf("%+v %v", ev, err)
 	}
-	k, err := c.CreateKey(ctx, KeyRequest{Team: "a", Name: "laptop"})
+	k, err := Request[NewKey](ctx, c, "POST", "/api/v1/keys", KeyRequest{Team: "a", Name: "laptop"})
 	if err != nil || !strings.HasPrefix(k.Secret, "sk-thaw-") || k.Team != "a" {
 		t.Fatalf("%+v %v", k, err)
 	}
@@ -569,7 +570,7 @@ func TestClient(t *testing.T) {
 	if err := c.Delete(ctx, "/api/v1/keys", k.ID); !errors.As(err, &s) || s.Status != 404 {
 		t.Error(err)
 	}
-	if _, err := c.CreateKey(ctx, KeyRequest{Team: "A B"}); !errors.As(err, &s) || s.Status != 400 {
+	if _, err := Request[NewKey](ctx, c, "POST", "/api/v1/keys", KeyRequest{Team: "A B"}); !errors.As(err, &s) || s.Status != 400 {
 		t.Error(err)
 	}
 	logs, err := c.Logs(ctx, "r-old", 10, false)
@@ -584,15 +585,18 @@ func TestClient(t *testing.T) {
 	if rd, err := c.Ready(ctx); err != nil || !rd.Ready {
 		t.Errorf("%+v %v", rd, err)
 	}
-	if schema, err := requestJSON[map[string]any](ctx, c, "GET", "/api/v1/schema", nil); err != nil || schema["$schema"] == nil {
+	if schema, err := Request[map[string]any](ctx, c, "GET", "/api/v1/schema", nil); err != nil || schema["$schema"] == nil {
 		t.Error(err, schema)
 	}
 
-	if token, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil ||
+	newToken := func(r JoinTokenRequest) (JoinToken, error) {
+		return Request[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
+	}
+	if token, err := newToken(JoinTokenRequest{Agent: "n2", Expiry: functions.Duration(time.Hour)}); err != nil ||
 		token.Token != "token-of-n2" || token.Server != "https://server:1" || !token.Expires.Equal(began.Add(time.Hour)) {
 		t.Errorf("%+v %v", token, err)
 	}
-	if _, err := c.CreateJoinToken(ctx, JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
+	if _, err := newToken(JoinTokenRequest{Agent: "none"}); !errors.As(err, &s) || s.Status != 400 {
 		t.Error(err)
 	}
 	if list, err := GetItems[functions.JoinedAgent](ctx, c, "/api/v1/agents"); err != nil || len(list) != 1 || list[0].ID != "here" {

@@ -156,8 +156,8 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	return nil, e
 }
 
-// requestJSON sends in (nil: nothing) as JSON and returns the answer.
-func requestJSON[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
+// Request sends in (nil: nothing) as JSON and returns the answer.
+func Request[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
 	return answer[T](c.send(ctx, method, path, in))
 }
 
@@ -203,7 +203,7 @@ func (c *Client) Delete(ctx context.Context, path, id string) error {
 
 // GetItems returns the items of the list at path, such as /api/v1/nodes.
 func GetItems[T any](ctx context.Context, c *Client, path string) ([]T, error) {
-	l, err := requestJSON[List[T]](ctx, c, "GET", path, nil)
+	l, err := Request[List[T]](ctx, c, "GET", path, nil)
 	return l.Items, err
 }
 
@@ -223,21 +223,22 @@ func (c *Client) Events(ctx context.Context, function, kind string) ([]functions
 // Explain returns the reasons of a function's state; kind is one of ExplainKinds.
 func (c *Client) Explain(ctx context.Context, kind string, name functions.Name) (functions.Explanation, error) {
 	path := "/api/v1/explain/" + url.PathEscape(kind) + "/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
-	return requestJSON[functions.Explanation](ctx, c, "GET", path, nil)
+	return Request[functions.Explanation](ctx, c, "GET", path, nil)
 }
 
-func functionPath(name functions.Name) string {
+// FunctionPath is the path of a function in the API.
+func FunctionPath(name functions.Name) string {
 	return "/api/v1/functions/" + url.PathEscape(name.Team) + "/" + url.PathEscape(name.Name)
 }
 
 func (c *Client) Function(ctx context.Context, name functions.Name) (Function, error) {
-	return requestJSON[Function](ctx, c, "GET", functionPath(name), nil)
+	return Request[Function](ctx, c, "GET", FunctionPath(name), nil)
 }
 
 // Deploy keeps a file of a function on the server. For a dry run the functions beside it
 // count as deployed.
 func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, dryRun bool, beside ...functions.Name) (DeployReply, error) {
-	path := functionPath(name)
+	path := FunctionPath(name)
 	if dryRun {
 		path += "?dryRun"
 		for i, n := range beside[max(0, len(beside)-maxBeside):] {
@@ -247,29 +248,11 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 	return answer[DeployReply](c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, file))
 }
 
-func (c *Client) Remove(ctx context.Context, name functions.Name) error {
-	return c.Delete(ctx, "/api/v1/functions/"+url.PathEscape(name.Team), name.Name)
-}
-
-func (c *Client) ForgetAnswers(ctx context.Context, name functions.Name) (ForgottenAnswers, error) {
-	return requestJSON[ForgottenAnswers](ctx, c, "DELETE", "/api/v1/cache?function="+name.String(), nil)
-}
-
 // Wake asks for a replica, to stay for lease (0: for its idle time, at
 // least a minute).
 func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Duration) (WakeReply, error) {
-	return requestJSON[WakeReply](ctx, c, "POST", functionPath(name)+"/wake",
+	return Request[WakeReply](ctx, c, "POST", FunctionPath(name)+"/wake",
 		WakeRequest{Lease: functions.Duration(lease), Adapter: name.Adapter})
-}
-
-// Prewarm announces requests for a model before until (the zero time: within ten
-// minutes); tier is gpu ("" too), memory or nvme.
-func (c *Client) Prewarm(ctx context.Context, name functions.Name, until time.Time, tier string) (Prewarmed, error) {
-	return requestJSON[Prewarmed](ctx, c, "POST", "/api/v1/prewarm", PrewarmRequest{Model: name.String(), Until: until, Tier: tier})
-}
-
-func (c *Client) Prewarms(ctx context.Context) (Prewarms, error) {
-	return requestJSON[Prewarms](ctx, c, "GET", "/api/v1/prewarm", nil)
 }
 
 // Route is what a Router would send a request to; router and path may be "". body is the
@@ -279,27 +262,9 @@ func (c *Client) Route(ctx context.Context, router, path string, body []byte) (f
 	return answer[functions.RouteRecord](c.Do(ctx, "POST", path, jsonBody, body))
 }
 
-// Decision is the decision about a request, by its id or the client's own.
-func (c *Client) Decision(ctx context.Context, id string) (functions.RouteRecord, error) {
-	return requestJSON[functions.RouteRecord](ctx, c, "GET", "/api/v1/routes/"+url.PathEscape(id), nil)
-}
-
-// Composed is what a Composition did for a request, by its id or the client's own.
-func (c *Client) Composed(ctx context.Context, id string) (functions.CompositionRecord, error) {
-	return requestJSON[functions.CompositionRecord](ctx, c, "GET", "/api/v1/compositions/"+url.PathEscape(id), nil)
-}
-
-func (c *Client) Stop(ctx context.Context, name functions.Name) (WakeReply, error) {
-	return requestJSON[WakeReply](ctx, c, "POST", functionPath(name)+"/stop", nil)
-}
-
 // ColdStart is one, by its id or a request's.
 func (c *Client) ColdStart(ctx context.Context, id string) (ColdStart, error) {
-	return requestJSON[ColdStart](ctx, c, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil)
-}
-
-func (c *Client) CreateKey(ctx context.Context, k KeyRequest) (NewKey, error) {
-	return requestJSON[NewKey](ctx, c, "POST", "/api/v1/keys", k)
+	return Request[ColdStart](ctx, c, "GET", "/api/v1/coldstarts/"+url.PathEscape(id), nil)
 }
 
 func onNode(path, node string) string {
@@ -310,17 +275,12 @@ func cachePath(digest string) string {
 	return "/api/v1/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:"))
 }
 
-// Cache is what the nodes have, or one of them.
-func (c *Client) Cache(ctx context.Context, node string) (Cache, error) {
-	return requestJSON[Cache](ctx, c, "GET", onNode("/api/v1/cache", node), nil)
-}
-
 // ChangeCheckpoint removes, pins or unpins a checkpoint on a node, or on all that hold it.
 func (c *Client) ChangeCheckpoint(ctx context.Context, node, digest string, act functions.StoreAction) (StoreReply, error) {
 	if act == functions.StoreRemove {
-		return requestJSON[StoreReply](ctx, c, "DELETE", onNode(cachePath(digest), node), nil)
+		return Request[StoreReply](ctx, c, "DELETE", onNode(cachePath(digest), node), nil)
 	}
-	return requestJSON[StoreReply](ctx, c, "POST", onNode(cachePath(digest)+"/"+string(act), node), nil)
+	return Request[StoreReply](ctx, c, "POST", onNode(cachePath(digest)+"/"+string(act), node), nil)
 }
 
 // VerifyCheckpoint verifies a checkpoint on a node, or on all that hold it, and reports the
@@ -372,10 +332,6 @@ func readLines[T any](ctx context.Context, r io.Reader, each func(T) bool) error
 		}
 	}
 	return cmp.Or(ctx.Err(), lines.Err(), ErrLost)
-}
-
-func (c *Client) CreateJoinToken(ctx context.Context, r JoinTokenRequest) (JoinToken, error) {
-	return requestJSON[JoinToken](ctx, c, "POST", "/api/v1/agents/tokens", r)
 }
 
 // Logs of a replica from the last tail lines on. The caller closes it.

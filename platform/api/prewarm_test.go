@@ -80,11 +80,11 @@ func TestPrewarm(t *testing.T) {
 		}
 	}
 	c := client(t, r, r.admin)
-	p, err := c.Prewarm(t.Context(), functions.Name{Team: "a", Name: "one"}, time.Time{}, "")
+	p, err := Request[Prewarmed](t.Context(), c, "POST", "/api/v1/prewarm", PrewarmRequest{Model: "a/one"})
 	if d := time.Until(p.Until); err != nil || p.ID != "pw-1" || d < 9*time.Minute || d > 10*time.Minute || p.Will == "" {
 		t.Errorf("%+v %v", p, err)
 	}
-	if all, err := c.Prewarms(t.Context()); err != nil || len(all.Items) != 2 {
+	if all, err := Request[Prewarms](t.Context(), c, "GET", "/api/v1/prewarm", nil); err != nil || len(all.Items) != 2 {
 		t.Errorf("%+v %v", all, err)
 	}
 }

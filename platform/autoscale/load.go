@@ -5,52 +5,34 @@ import (
 	"time"
 )
 
-// Settings holds the settings of scaling by windows: how a function's load is averaged,
-// and how fast the number of replicas follows. They apply to the whole platform;
-// settings of one model are in its file (scale: min, max, target, idle). They are those
-// of Knative's autoscaler, and with Patient and the same settings the results are equal
-// (tested in platform/knative). A zero field means the default, and so does a rate or
-// threshold of 1 or less, with which nothing could change or everything would be a
-// panic.
+// Settings holds the windows over which a function's load is averaged, for the whole
+// platform; the settings of one model are in its file (scale: min, max, target, idle). A
+// zero field means the default. All are those of Knative's autoscaler, as the constants
+// are, and Load.Scale returns the same (tested in platform/knative).
 type Settings struct {
 	// Stable is the long averaging window (60 s); Panic is the short one, which
 	// detects a rise earlier (6 s, at most Stable). Both consist of buckets of
 	// length Bucket (1 s).
 	Stable, Panic, Bucket time.Duration
 
-	// Every is the time between two evaluations (2 s): MaxUp and MaxDown are per
+	// Every is the time between two evaluations (2 s): maxUp and maxDown are per
 	// evaluation. Waiting requests count at once, without an evaluation.
 	Every time.Duration
-
-	// Utilisation is the target load of a replica, as a share of scale.target (1:
-	// GPUs are expensive, and requests beyond it wait and count at once).
-	Utilisation float64
-
-	// Threshold is the ratio of the replicas that the short window needs to the READY
-	// ones at which a panic begins (2). In a panic nothing is scaled down; it ends
-	// when the threshold was not reached for Stable.
-	Threshold float64
-
-	// MaxUp bounds the growth per evaluation, as a multiple of the READY replicas
-	// (1000). MaxDown bounds the reduction, as a divisor of them (2: half).
-	MaxUp, MaxDown float64
-
-	// Patient scales by the windows alone, as Knative does: waiting requests count
-	// once they are in a window, and replicas kept by a panic are also started.
-	// Otherwise waiting requests start replicas at once, and panic and MaxDown
-	// only keep existing replicas.
-	Patient bool
 }
+
+const (
+	// threshold is the ratio of the replicas that the short window needs to the READY
+	// ones at which a panic begins. In a panic nothing is scaled down; it ends
+	// when the threshold was not reached for Stable.
+	threshold = 2
+	maxUp     = 1000.0 // bounds the growth per evaluation, as a multiple of the READY replicas
+	maxDown   = 2      // bounds the reduction, as a divisor of them
+)
 
 func (s Settings) withDefaults() Settings {
 	span := func(d *time.Duration, v time.Duration) {
 		if *d <= 0 {
 			*d = v
-		}
-	}
-	number := func(x *float64, above, v float64) {
-		if !(*x > above) || math.IsInf(*x, 0) {
-			*x = v
 		}
 	}
 	span(&s.Stable, time.Minute)
@@ -59,10 +41,6 @@ func (s Settings) withDefaults() Settings {
 	span(&s.Every, 2*time.Second)
 	s.Stable = min(max(s.Stable, s.Bucket), maxBuckets*s.Bucket)
 	s.Panic = min(max(s.Panic, s.Bucket), s.Stable)
-	number(&s.Utilisation, 0, 1)
-	number(&s.Threshold, 1, 2)
-	number(&s.MaxUp, 1, 1000)
-	number(&s.MaxDown, 1, 2)
 	return s
 }
 
@@ -158,24 +136,14 @@ func (l *Load) mean(area int64) int64 {
 	return int64(math.Round(float64(area) / float64(l.settings.Bucket) * bucketUnit))
 }
 
-// Record adds a mean measured elsewhere: x requests were in flight in the bucket that
-// ended at now. Means of the same bucket add up, as parts of the load. It must not be
-// combined with Observe.
-func (l *Load) Record(now time.Duration, x float64) {
-	if !(x > 0) { // 0, negative or NaN
-		x = 0
-	}
-	l.write(int64(now/l.settings.Bucket), int64(math.Round(min(x, maxLoad)*bucketUnit)))
-}
-
+// write sets bucket k, which is later than the last one.
 func (l *Load) write(k, v int64) {
 	n := int64(len(l.ring))
-	switch gap := k - l.last; {
-	case !l.any || gap >= n:
+	if gap := k - l.last; !l.any || gap >= n {
 		clear(l.ring)
 		l.stable.first, l.stable.sum, l.short.first, l.short.sum = k, 0, k, 0
 		l.last, l.any = k, true
-	case gap > 0:
+	} else {
 		for i := l.last + 1; i <= k; i++ {
 			if i >= l.short.buckets {
 				l.short.sum -= l.ring[(i-l.short.buckets)%n]
@@ -187,19 +155,10 @@ func (l *Load) write(k, v int64) {
 			l.short.first, l.short.sum = k, 0
 		}
 		l.last = k
-	case -gap >= n || k < 0:
-		return // older than the window
-	default:
-		l.stable.first = min(l.stable.first, k)
-		if -gap < l.short.buckets {
-			l.short.first = min(l.short.first, k)
-		}
 	}
 	l.ring[k%n] += v
 	l.stable.sum += v
-	if l.last-k < l.short.buckets {
-		l.short.sum += v
-	}
+	l.short.sum += v
 }
 
 // mean is the mean of the last w.buckets buckets, bucket k included; while the window
@@ -248,13 +207,13 @@ func (l *Load) Scale(now time.Duration, ready, target int) (needed, desired int)
 		return l.needed, l.desired
 	}
 	l.evaluation = turn
-	per := float64(max(target, 1)) * l.settings.Utilisation
+	per := float64(max(target, 1))
 	have := float64(max(ready, 1))
-	up, down := math.Ceil(l.settings.MaxUp*have), math.Floor(have/l.settings.MaxDown)
+	up, down := maxUp*have, math.Floor(have/maxDown)
 	long, rise := math.Ceil(stable/per), math.Ceil(short/per)
 	held := int(min(max(long, down), up))
 
-	switch over := rise/have >= l.settings.Threshold; {
+	switch over := rise/have >= threshold; {
 	case over:
 		l.panicked = now
 	case l.panicked > 0 && l.panicked+l.settings.Stable < now:
@@ -280,33 +239,8 @@ func (l *Load) Over(now time.Duration) bool {
 	return !ok || stable == 0 && l.stable.sum == 0
 }
 
-// Demand is the current demand for one function, with the bounds of its model file.
-type Demand struct {
-	Active, Queued  int  // requests at engines, and waiting ones
-	Ready           int  // READY replicas
-	Needed, Desired int  // as Load.Scale returned them
-	Target          int  // requests that one replica serves at once
-	Min, Max        int  // bounds of the model file
-	Leased          bool // at least one replica is kept whatever the demand
-}
-
-// Want returns how many replicas a function should have. Unless s.Patient, waiting
-// requests count at once and in full: the averaging windows behind Needed react
-// too slowly for them.
-func (s Settings) Want(d Demand) int {
-	want := 0
-	switch n := d.Active + d.Queued; {
-	case s.Patient:
-		want = d.Desired
-	case n > 0:
-		want = max(1, d.Needed)
-		if d.Queued > 0 {
-			up := math.Ceil(s.withDefaults().MaxUp * float64(max(d.Ready, 1)))
-			want = max(want, int(min(math.Ceil(float64(n)/float64(max(d.Target, 1))), up)))
-		}
-	}
-	if d.Leased {
-		want = max(want, 1)
-	}
-	return min(max(want, d.Min), max(d.Max, d.Min))
+// AtOnce returns how many replicas of target requests each n requests need, some of which
+// wait, while ready are READY: the averaging windows behind Scale react too slowly for them.
+func AtOnce(n, ready, target int) int {
+	return int(min(math.Ceil(float64(n)/float64(max(target, 1))), maxUp*float64(max(ready, 1))))
 }

@@ -71,24 +71,22 @@ func TestScale(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what  string
-		set   Settings
 		first func(*Load)
 		steps []at
 	}{
 		{what: "a steady load", steps: []at{{0, 10, 1, 0, 0}, {4 * time.Second, 10, 1, 2, 2}, {time.Minute, 10, 2, 2, 2}}},
-		{what: "utilisation", set: Settings{Utilisation: 0.5}, steps: []at{{0, 10, 1, 0, 0}, {4 * time.Second, 10, 1, 3, 3}}},
 		{what: "between two evaluations nothing changes", steps: []at{
 			{0, 8, 1, 0, 0}, {4 * time.Second, 8, 1, 1, 1}, {time.Second, 80, 1, 1, 1}}},
 		{what: "a burst on a long calm is seen by the short window, and held", steps: []at{
 			{0, 8, 1, 0, 0}, {time.Minute, 160, 1, 1, 1}, {4 * time.Second, 8, 1, 14, 14},
 			{10 * time.Second, 8, 14, 3, 14}, {30 * time.Second, 8, 14, 3, 14}, {30 * time.Second, 8, 14, 1, 7}}},
-		{what: "up by a rate", set: Settings{MaxUp: 3}, steps: []at{{0, 800, 1, 0, 0}, {4 * time.Second, 800, 1, 3, 3}, {4 * time.Second, 800, 3, 9, 9}}},
-		{what: "down by a rate", set: Settings{MaxDown: 4}, steps: []at{
-			{0, 80, 10, 0, 0}, {time.Minute, 0, 10, 10, 10}, {2 * time.Minute, 0, 10, 0, 2}, {2 * time.Second, 0, 2, 0, 0}}},
+		{what: "up by a rate", steps: []at{{0, 40000, 1, 0, 0}, {4 * time.Second, 40000, 1, 1000, 1000}, {4 * time.Second, 40000, 2, 2000, 2000}}},
+		{what: "down by a rate", steps: []at{
+			{0, 80, 10, 0, 0}, {time.Minute, 0, 10, 10, 10}, {2 * time.Minute, 0, 10, 0, 5}, {2 * time.Second, 0, 5, 0, 2}}},
 		{what: "found running", first: func(l *Load) { l.Adopt(time.Second, 4) }, steps: []at{
 			{0, 1, 4, 0, 4}, {50 * time.Second, 1, 4, 1, 4}, {20 * time.Second, 1, 4, 1, 2}}},
 	} {
-		l := NewLoad(c.set)
+		l := NewLoad(Settings{})
 		if c.first != nil {
 			c.first(l)
 		}
@@ -104,11 +102,11 @@ func TestScale(t *testing.T) {
 }
 
 // TestLoadIsOver: a Load without requests is over, and desires no replicas, once the
-// windows have passed and MaxDown no longer applies.
+// windows have passed and maxDown no longer applies.
 func TestLoadIsOver(t *testing.T) {
 	for seed := range uint64(100) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		set := Settings{MaxDown: 2 + rnd.Float64()*2}.withDefaults()
+		set := Settings{}.withDefaults()
 		l, now := NewLoad(set), time.Second
 		for range 100 {
 			now += time.Duration(rnd.Int64N(int64(3 * time.Second)))
@@ -130,18 +128,15 @@ func TestLoadIsOver(t *testing.T) {
 	}
 }
 
-func TestRecord(t *testing.T) {
+func TestFewMeans(t *testing.T) {
 	l := NewLoad(Settings{Stable: 10 * time.Second, Panic: 2 * time.Second})
 	if _, _, ok := l.Means(time.Second); ok {
 		t.Error("something is known of nothing")
 	}
-	l.Record(20*time.Second, 1.5)
-	l.Record(20500*time.Millisecond, 2.5) // another part of the same second
-	l.Record(22*time.Second, 2)
-	l.Record(21*time.Second, 3) // late
-	l.Record(9*time.Second, 1e9)
-	l.Record(22*time.Second, -4)
-	l.Record(22*time.Second, math.NaN())
+	l.Observe(19*time.Second, 4)
+	l.Observe(20*time.Second, 3)
+	l.Observe(21*time.Second, 2)
+	l.Observe(22*time.Second, 2)
 	if s, p, ok := l.Means(22 * time.Second); !ok || s != 3 || p != 2.5 {
 		t.Errorf("means are %v and %v", s, p)
 	}

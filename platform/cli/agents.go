@@ -29,7 +29,7 @@ has a certificate of its own, and the token is worth nothing.`,
   thaw agents token --expires 24h`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, _ []string) error {
 			r.Expiry = functions.Duration(expiry)
-			t, err := cl.CreateJoinToken(ctx, r)
+			t, err := api.Request[api.JoinToken](ctx, cl, "POST", "/api/v1/agents/tokens", r)
 			if err != nil {
 				return err
 			}

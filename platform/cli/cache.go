@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ type checkpointStores struct {
 func (w weightVerbs) serverStores(cl *api.Client, node string) checkpointStores {
 	return checkpointStores{
 		list: func(ctx context.Context) ([]functions.CacheEntry, error) {
-			got, err := cl.Cache(ctx, node)
+			got, err := api.Request[api.Cache](ctx, cl, "GET", "/api/v1/cache?node="+url.QueryEscape(node), nil)
 			if len(got.Silent) > 0 {
 				w.Remark("no answer from %s", strings.Join(got.Silent, ", "))
 			}
@@ -211,7 +212,7 @@ func (w weightVerbs) cacheForget() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				d, err := cl.ForgetAnswers(ctx, name)
+				d, err := api.Request[api.ForgottenAnswers](ctx, cl, "DELETE", "/api/v1/cache?function="+name.String(), nil)
 				if err != nil {
 					return err
 				}

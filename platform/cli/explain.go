@@ -56,7 +56,7 @@ parts add up to it.`,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			switch {
 			case args[0] == "route" && len(args) == 2:
-				return m.printDecision(cl.Decision(ctx, args[1]))
+				return m.printDecision(api.Request[functions.RouteRecord](ctx, cl, "GET", "/api/v1/routes/"+url.PathEscape(args[1]), nil))
 			case args[0] == "route":
 				return kit.Usage("thaw explain route ID", "the id of a request is missing: the x-request-id of its answer")
 			case len(args) == 2:
@@ -76,7 +76,8 @@ parts add up to it.`,
 						Hint: fmt.Sprintf("%s is a model: thaw explain place %s, or evict, cold, scale", tables.ShortName(name.String()),
 							tables.ShortName(name.String()))}
 				}
-				if rec, none := cl.Composed(ctx, args[0]); none == nil {
+				path := "/api/v1/compositions/" + url.PathEscape(args[0])
+				if rec, none := api.Request[functions.CompositionRecord](ctx, cl, "GET", path, nil); none == nil {
 					return describe.PrintComposed(m.Terminal, tables.ShortName(rec.Composition), rec, startsOf(ctx, cl, &rec))
 				}
 				return &kit.Error{Exit: kit.ExitNotFound, Err: err,

@@ -30,7 +30,7 @@ func (m modelVerbs) keysVerb() *cobra.Command {
 				return kit.Usage("thaw keys create --team NAME", "--team is missing")
 			}
 			teams, listErr := api.GetItems[api.Team](ctx, cl, tables.Teams().Path)
-			n, err := cl.CreateKey(ctx, k)
+			n, err := api.Request[api.NewKey](ctx, cl, "POST", "/api/v1/keys", k)
 			if err != nil {
 				return err
 			}

@@ -56,7 +56,7 @@ func (m modelVerbs) stop() *cobra.Command {
   thaw stop tiny --wait`,
 		ValidArgsFunction: m.completeNames,
 		RunE: m.named(0, func(ctx context.Context, cl *api.Client, name functions.Name) error {
-			w, err := cl.Stop(ctx, name)
+			w, err := api.Request[api.WakeReply](ctx, cl, "POST", api.FunctionPath(name)+"/stop", nil)
 			if err != nil {
 				return err
 			}
@@ -89,7 +89,7 @@ func (m modelVerbs) rm() *cobra.Command {
 Functions of the --functions folder belong to you: remove their files there.`,
 		ValidArgsFunction: m.completeNames,
 		RunE: m.named(queryTimeout, func(ctx context.Context, cl *api.Client, name functions.Name) error {
-			if err := cl.Remove(ctx, name); err != nil {
+			if err := cl.Delete(ctx, "/api/v1/functions/"+name.Team, name.Name); err != nil {
 				return err
 			}
 			if m.Output == "name" {
@@ -124,11 +124,11 @@ thaw wake --lease starts a model regardless of other requests.`,
 		ValidArgsFunction: m.completeNames,
 		RunE: m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 			if len(args) == 0 {
-				all, err := cl.Prewarms(ctx)
+				all, err := api.GetItems[functions.Prewarm](ctx, cl, "/api/v1/prewarm")
 				if err != nil {
 					return err
 				}
-				return kit.PrintList(m.Terminal, m.prewarmKind(), all.Items)
+				return kit.PrintList(m.Terminal, m.prewarmKind(), all)
 			}
 			if lasts <= 0 {
 				return kit.Usage("thaw prewarm NAME --for 10m", "--for %v is no time to come", lasts)
@@ -137,7 +137,8 @@ thaw wake --lease starts a model regardless of other requests.`,
 			if err != nil {
 				return err
 			}
-			p, err := cl.Prewarm(ctx, name, m.Now().Add(lasts), tier)
+			p, err := api.Request[api.Prewarmed](ctx, cl, "POST", "/api/v1/prewarm",
+				api.PrewarmRequest{Model: name.String(), Until: m.Now().Add(lasts), Tier: tier})
 			if err != nil {
 				return err
 			}

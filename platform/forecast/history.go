@@ -10,13 +10,9 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-type Options struct {
-	Max int // most functions kept; 0: 20,000. Further ones are not learned
-}
-
 // History records when functions were used. It is not safe for concurrent use.
 type History struct {
-	max       int
+	max       int // most functions kept; further ones are not learned
 	functions map[functions.Name]*functionUsage
 	recent    [maxRecent]*functionUsage // functions used last, newest first; the leaders of new followers
 	fresh     []*functionUsage          // functions to plan in the next Ahead
@@ -51,8 +47,8 @@ const (
 	maxSaveGap    = 5 * time.Minute
 )
 
-func New(o Options) *History {
-	return &History{max: cmp.Or(max(o.Max, 0), manyFunctions), functions: map[functions.Name]*functionUsage{}, points: make([]point, 0, 128)}
+func New() *History {
+	return &History{max: manyFunctions, functions: map[functions.Name]*functionUsage{}, points: make([]point, 0, 128)}
 }
 
 func (h *History) Len() int { return len(h.functions) }
@@ -273,11 +269,9 @@ func (s startHeap) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
 func (s *startHeap) Push(x any)        { *s = append(*s, x.(plannedStart)) }
 
 func (s *startHeap) Pop() any {
-	last := len(*s) - 1
-	x := (*s)[last]
-	(*s)[last] = plannedStart{}
-	*s = (*s)[:last]
-	return x
+	last := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return last
 }
 
 // before orders equal times by name, so that every run has the same order.

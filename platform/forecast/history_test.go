@@ -39,7 +39,7 @@ func TestNextUseOfRhythms(t *testing.T) {
 		{"twice and then not for a day, after it", []time.Duration{2 * min1, 24 * time.Hour}, 5 * min1, 5 * time.Hour, 30 * time.Hour},
 		{"every five seconds", []time.Duration{5 * time.Second}, 0, time.Second, 2 * min1},
 	} {
-		h := New(Options{})
+		h := New()
 		now := epoch
 		for i := range 60 {
 			h.Begin(f, now)
@@ -57,7 +57,8 @@ func TestNextUseOfRhythms(t *testing.T) {
 }
 
 func TestNothingKnown(t *testing.T) {
-	h := New(Options{Max: 1})
+	h := New()
+	h.max = 1
 	f := named(1)
 	if at, sure := h.NextUse(f, epoch); !at.IsZero() || sure != 0 {
 		t.Errorf("one never used has a next use: %v %v", at, sure)
@@ -103,7 +104,7 @@ func TestKeepAliveFollowsIdleTimes(t *testing.T) {
 		{15 * min1, 15 * min1, 25 * min1, true},
 		{3 * time.Hour, 0, 20 * min1, true},
 	} {
-		h := New(Options{})
+		h := New()
 		for i := range 40 {
 			use(h, f, epoch.Add(time.Duration(i)*(c.gap+time.Second)))
 		}
@@ -130,7 +131,7 @@ func ahead(h *History, from, to time.Time, w Worth) (out []Foreseen, when []time
 }
 
 func TestAheadOfARhythm(t *testing.T) {
-	h := New(Options{})
+	h := New()
 	f, now := named(1), epoch
 	w := WorthOf(standard, 30*time.Second, true)
 	for range 20 {
@@ -156,7 +157,7 @@ func TestAheadOfARhythm(t *testing.T) {
 }
 
 func TestAheadOfTheMorning(t *testing.T) {
-	h := New(Options{})
+	h := New()
 	f := named(1)
 	w := WorthOf(standard, min1, true)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -177,7 +178,7 @@ func TestAheadOfTheMorning(t *testing.T) {
 }
 
 func TestFollowers(t *testing.T) {
-	h := New(Options{})
+	h := New()
 	one, two, other := named(1), named(2), functions.Name{Team: "u", Name: "x"}
 	r := rand.New(rand.NewPCG(2, 1))
 	now := epoch
@@ -213,7 +214,7 @@ func TestFollowers(t *testing.T) {
 }
 
 func TestUsesFade(t *testing.T) {
-	h := New(Options{})
+	h := New()
 	f := named(1)
 	for i := range 8 {
 		use(h, f, epoch.Add(time.Duration(i)*min1))
@@ -231,7 +232,8 @@ func TestUsesFade(t *testing.T) {
 func TestAnyHistory(t *testing.T) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		h := New(Options{Max: 20})
+		h := New()
+		h.max = 20
 		now := epoch
 		for range 3000 {
 			switch r.IntN(10) {
@@ -295,7 +297,8 @@ func reload(t *testing.T, h *History, now time.Time) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	g := New(Options{Max: 20})
+	g := New()
+	g.max = 20
 	if err := loadText(g, b.String(), now); err != nil {
 		t.Fatalf("what was saved does not read: %v\n%s", err, text)
 	}
@@ -334,7 +337,7 @@ func TestLongPauseIsNoIdleTime(t *testing.T) {
 		pause time.Duration
 		want  uint32
 	}{{min1, 4}, {time.Hour, 3}, {-time.Hour, 3}} {
-		h := New(Options{})
+		h := New()
 		for i := range 4 {
 			use(h, named(1), at(10*i))
 		}
@@ -342,7 +345,7 @@ func TestLongPauseIsNoIdleTime(t *testing.T) {
 		if err := h.Save(&b, at(32)); err != nil {
 			t.Fatal(err)
 		}
-		g := New(Options{})
+		g := New()
 		if err := loadText(g, b.String(), at(32).Add(c.pause)); err != nil {
 			t.Fatal(err)
 		}
@@ -357,7 +360,8 @@ func TestLoadRefuses(t *testing.T) {
 	one := func(s string) string {
 		return `{"version":1,"saved":"2026-03-02T00:00:00Z","functions":[{"name":"t/f","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]` + s + `}]}`
 	}
-	h := New(Options{Max: 2})
+	h := New()
+	h.max = 2
 	if err := loadText(h, one(""), epoch); err != nil || h.Len() != 1 {
 		t.Fatalf("the plain one: %v", err)
 	}
@@ -397,13 +401,15 @@ func TestLoadRefuses(t *testing.T) {
 			t.Fatalf("%.120s: what did not read has changed the history", c.text)
 		}
 	}
-	if err := loadText(New(Options{Max: 1}), strings.Replace(one(""), `[{`, `[{"name":"t/g","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]},{`, 1), epoch); err == nil {
+	small := New()
+	small.max = 1
+	if err := loadText(small, strings.Replace(one(""), `[{`, `[{"name":"t/g","begin":"2026-03-01T00:00:00Z","end":"2026-03-01T00:01:00Z","uses":1,"today":[0,0]},{`, 1), epoch); err == nil {
 		t.Error("more functions than allowed were loaded")
 	}
 }
 
 func FuzzLoad(f *testing.F) {
-	h := New(Options{})
+	h := New()
 	for i := range 6 {
 		use(h, named(1), at(10*i))
 		use(h, named(2), at(10*i+1))
@@ -415,7 +421,8 @@ func FuzzLoad(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Add([]byte(`{"version":1,"saved":"2026-03-02T00:00:00Z","functions":[]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		h := New(Options{Max: 20})
+		h := New()
+		h.max = 20
 		if loadText(h, string(text), at(200)) != nil {
 			return
 		}
@@ -445,7 +452,7 @@ func TestMemory(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(3, 1))
 	before := heap()
-	h := New(Options{})
+	h := New()
 	now := epoch
 	for range 100 {
 		for _, name := range names {
@@ -463,7 +470,7 @@ func TestMemory(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	h := New(Options{})
+	h := New()
 	names := make([]functions.Name, 10_000)
 	for i := range names {
 		names[i] = functions.Name{Team: "team" + strconv.Itoa(i%50), Name: "model-" + strconv.Itoa(i)}
@@ -491,7 +498,7 @@ func BenchmarkObserve(b *testing.B) {
 }
 
 func BenchmarkNextUse(b *testing.B) {
-	h := New(Options{})
+	h := New()
 	r := rand.New(rand.NewPCG(5, 1))
 	now := epoch
 	for range 500 {

@@ -121,7 +121,7 @@ func fixedKeep(tr [][]int) (account, [2]account) {
 }
 
 func learnedKeep(tr [][]int, ahead bool) (account, [2]account) {
-	h := New(Options{})
+	h := New()
 	clock := epoch
 	return replayKeep(tr, func(f int) []Window {
 		name := named(f)
@@ -240,7 +240,7 @@ func clairvoyant(tr [][]int, share float64, seed uint64) [2]outcome {
 // nextUse is the same rule with predicted uses. A use lasts its minute, so a function
 // used in this one is at least a minute away.
 func nextUse(tr [][]int, share float64, seed uint64) [2]outcome {
-	h := New(Options{})
+	h := New()
 	names, used, wait, asked := make([]functions.Name, len(tr)), make([]int, len(tr)), make([]float64, len(tr)), make([]int, len(tr))
 	for f := range names {
 		names[f], used[f], asked[f] = named(f), -1, -1

@@ -93,10 +93,10 @@
 // by the rules of Knative's default autoscaler, KPA: a long and a short window, a target,
 // a panic threshold, rates up and down. The tests here compare
 // it with KPA itself (knative.dev/serving/pkg/autoscaler/scaling): both get the same random
-// loads, with pods that become ready late, and every decision and window must be equal.
+// loads, with pods that become ready late, and every decision must be equal.
 //
-// These differences are intended; Autoscale.Patient, on in the comparison, turns off the
-// first two.
+// These differences are intended; the first two are in placement.Policy.Want, which is not
+// compared.
 //
 //   - Queued requests start replicas at once. KPA counts them only as a mean over the
 //     last seconds.
@@ -119,10 +119,10 @@
 //
 //	Stable       stable-window
 //	Panic        panic-window-percentage of it
-//	Threshold    panic-threshold-percentage / 100
-//	Utilisation  container-concurrency-target-percentage / 100 (KPA: 70, ours: 100)
-//	MaxUp        max-scale-up-rate
-//	MaxDown      max-scale-down-rate
 //	Every        the autoscaler's tick, 2 s
 //	Bucket       its bucket, 1 s
+//	2            panic-threshold-percentage / 100
+//	1            container-concurrency-target-percentage / 100 (KPA: 70, ours: 100)
+//	1000         max-scale-up-rate
+//	2            max-scale-down-rate
 package knative

@@ -5,7 +5,6 @@
 package knative
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -19,9 +18,7 @@ import (
 	"knative.dev/serving/pkg/autoscaler/metrics"
 	"knative.dev/serving/pkg/autoscaler/scaling"
 
-	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/autoscale"
-	"github.com/thaw-dev/thaw/platform/placement"
 )
 
 // kpa is Knative's autoscaler of one revision, with its own windows.
@@ -58,9 +55,9 @@ func newKPA(a autoscale.Settings, target, ready int) *kpa {
 		ready:  ready,
 	}
 	k.scaler = scaling.New(*attribute.EmptySet(), noop.NewMeterProvider(), "team", "model", k, k, &scaling.DeciderSpec{
-		MaxScaleUpRate: a.MaxUp, MaxScaleDownRate: a.MaxDown, ScalingMetric: "concurrency",
-		TargetValue: float64(target) * a.Utilisation, TotalValue: float64(target), TargetBurstCapacity: 200,
-		PanicThreshold: a.Threshold, StableWindow: a.Stable, Reachable: true,
+		MaxScaleUpRate: 1000, MaxScaleDownRate: 2, ScalingMetric: "concurrency",
+		TargetValue: float64(target), TotalValue: float64(target), TargetBurstCapacity: 200,
+		PanicThreshold: 2, StableWindow: a.Stable, Reachable: true,
 	})
 	return k
 }
@@ -68,14 +65,9 @@ func newKPA(a autoscale.Settings, target, ready int) *kpa {
 func settings(r *rand.Rand) autoscale.Settings {
 	pick := func(xs ...float64) float64 { return xs[r.IntN(len(xs))] }
 	a := autoscale.Settings{
-		Stable:      time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
-		Bucket:      time.Second,
-		Every:       2 * time.Second,
-		Utilisation: pick(0.7, 0.7, 0.5, 1),
-		Threshold:   pick(2, 2, 1.1, 1.5, 10),
-		MaxUp:       pick(1000, 1000, 1.1, 2, 10),
-		MaxDown:     pick(2, 2, 1.1, 5, 1000),
-		Patient:     true,
+		Stable: time.Duration(pick(6, 20, 60, 60, 60, 120)) * time.Second,
+		Bucket: time.Second,
+		Every:  2 * time.Second,
 	}
 	a.Panic = max(time.Duration(float64(a.Stable)*pick(0.1, 0.1, 0.01, 0.37, 1)), time.Second)
 	return a
@@ -180,15 +172,13 @@ func steps(t *testing.T, seed uint64, s *seen) {
 	r := rand.New(rand.NewPCG(seed, 6))
 	set := settings(r)
 	target, most := 1+r.IntN(10), 1+r.IntN(40)
-	policy := placement.Policy{Autoscale: set}
-	f := &placement.Function{Scale: functions.Scale{Max: most, Target: target}}
 	run := &pods{r: r, lag: r.IntN(60)}
 	run.scale(0, r.IntN(4))
 
-	const begin = 1000 // ms; Instants are above 0
+	const begin = 1000 // ms; times are above 0
 	base := time.Now() // of the synctest bubble: an even number of whole seconds
 	time.Sleep(begin * time.Millisecond)
-	instant := func(ms int) placement.Instant { return time.Duration(ms) * time.Millisecond }
+	instant := func(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
 	for i := range run.at {
 		run.at[i] = 0
 	}
@@ -224,10 +214,6 @@ func steps(t *testing.T, seed uint64, s *seen) {
 			if desired != known {
 				t.Fatalf("seed %d at %d ms, %d ready, %+v target %d: KPA wants %d, ours %d", seed, ms, theirs.ready, set, target, known, desired)
 			}
-			f.Needed, f.Desired = needed, desired
-			if want := policy.Want(f, instant(ms)); want != min(known, most) {
-				t.Fatalf("seed %d at %d ms: of %d at most %d are wanted: %d", seed, ms, known, most, want)
-			}
 			s.note(last, desired, needed)
 			last = desired
 			run.scale(ms, min(desired, most))
@@ -235,107 +221,3 @@ func steps(t *testing.T, seed uint64, s *seen) {
 		area += walk.n
 	}
 }
-
-// TestDecidesAsKPAOnReports feeds both the same reports: parts of a second's load from
-// several reporters, late ones, and gaps.
-func TestDecidesAsKPAOnReports(t *testing.T) {
-	var s seen
-	for seed := range uint64(400) {
-		synctest.Test(t, func(t *testing.T) { reports(t, seed, &s) })
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
-	}
-	s.enough(t)
-}
-
-func reports(t *testing.T, seed uint64, s *seen) {
-	r := rand.New(rand.NewPCG(seed, 60))
-	set := settings(r)
-	target := 1 + r.IntN(10)
-	run := &pods{r: r, lag: r.IntN(60)}
-	base := time.Now()
-	theirs, ours := newKPA(set, target, 0), autoscale.NewLoad(set)
-	walk := &load{r: r}
-	changes, known, last, silent := 0, 0, 0, 0
-	phase := 1 + r.IntN(1999)
-	for ms := 200_000; ms < 1_400_000; ms++ {
-		if ms >= changes {
-			var stay int
-			stay, walk.n = walk.next(ms)
-			changes = ms + stay
-			if r.IntN(60) == 0 {
-				silent = ms + r.IntN(150_000)
-			}
-		}
-		if ms%1000 == 7 && ms >= silent {
-			for part := range 1 + r.IntN(3) {
-				at := time.Duration(ms) * time.Millisecond
-				if r.IntN(20) == 0 {
-					at -= time.Duration(r.Int64N(int64(150 * time.Second)))
-				}
-				x := float64(walk.n*1000/(part+1)+r.IntN(1000)) / 1000
-				if walk.n == 0 {
-					x = 0
-				}
-				theirs.record(base.Add(at), x)
-				ours.Record(at, x)
-			}
-		}
-		if ms%2000 == phase {
-			now := time.Duration(ms) * time.Millisecond
-			theirs.ready = run.ready(ms)
-			if res := theirs.scaler.Scale(zap.NewNop().Sugar(), base.Add(now)); res.ScaleValid {
-				known = int(res.DesiredPodCount)
-			}
-			needed, desired := ours.Scale(now, theirs.ready, target)
-			if desired != known {
-				t.Fatalf("seed %d at %d ms, %d ready, %+v target %d: KPA wants %d, ours %d", seed, ms, theirs.ready, set, target, known, desired)
-			}
-			s.note(last, desired, needed)
-			last = desired
-			run.scale(ms, desired)
-		}
-	}
-}
-
-// TestWindowsAsKPA compares the windows themselves, with any reports at any time.
-func TestWindowsAsKPA(t *testing.T) {
-	base := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	compared := 0
-	for seed := range uint64(1000) {
-		r := rand.New(rand.NewPCG(seed, 600))
-		set := settings(r)
-		theirs, ours := newKPA(set, 1, 0), autoscale.NewLoad(set)
-		now := 10 * time.Minute
-		for range 300 {
-			switch r.IntN(40) {
-			case 0:
-				now += time.Duration(r.Int64N(int64(3 * set.Stable)))
-			default:
-				now += time.Duration(r.Int64N(int64(2 * time.Second)))
-			}
-			at := now
-			if r.IntN(10) == 0 {
-				at -= time.Duration(r.Int64N(int64(2 * set.Stable)))
-			}
-			x := float64(r.IntN(100_000)) / 1000
-			theirs.record(base.Add(at), x)
-			ours.Record(at, x)
-			ask := now + time.Duration(r.Int64N(int64(2*set.Stable)))*time.Duration(r.IntN(2))
-			stable, short, ok := ours.Means(ask)
-			kStable, kShort, err := theirs.StableAndPanicConcurrency(types.NamespacedName{}, base.Add(ask))
-			if ok != (err == nil) || !near(stable, kStable) || !near(short, kShort) {
-				t.Fatalf("seed %d at %v, %+v: KPA's means are %v and %v (%v), ours %v and %v (%v)", seed, ask, set, kStable, kShort, err, stable, short,
-					ok)
-			}
-			compared++
-		}
-	}
-	if compared != 300_000 {
-		t.Error(fmt.Sprint(compared, " windows compared"))
-	}
-}
-
-// near allows for means between two neighbouring values of six decimals.
-func near(a, b float64) bool { return a-b < 2e-6 && b-a < 2e-6 }

@@ -4,22 +4,26 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/functions/newest"
 	"github.com/thaw-dev/thaw/functions/orderedset"
-	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
+	"github.com/thaw-dev/thaw/platform/placement"
 )
+
+const keptColdStarts = 1000
 
 // coldStartLog holds the newest cold starts, and the functions with a current one.
 type coldStartLog struct {
 	*world
-	coldstart.Log
+	byID     map[string]*coldStart
+	ring     newest.Ring[*coldStart]
 	starting orderedset.Set[*functionState]
 	inbox    *inbox
 }
 
 // begin begins a cold start of f. id is the id that Wake returned, or "".
-func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldstart.Start {
+func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldStart {
 	if id == "" {
-		id = l.inbox.startID(f.Name, func(id string) bool { return l.Find(id) != nil })
+		id = l.inbox.startID(f.Name, func(id string) bool { return l.find(id) != nil })
 	}
 	f.coldStart = l.record(f, id, at)
 	l.starting.Add(f)
@@ -28,27 +32,27 @@ func (l *coldStartLog) begin(f *functionState, id string, at time.Time) *coldsta
 
 // beginExtra begins a cold start of a further replica: it is recorded, but not returned
 // by Wake and not in the function's snapshot.
-func (l *coldStartLog) beginExtra(f *functionState) *coldstart.Start {
+func (l *coldStartLog) beginExtra(f *functionState) *coldStart {
 	return l.record(f, l.inbox.newID("cs"), l.timeNow())
 }
 
-func (l *coldStartLog) record(f *functionState, id string, at time.Time) *coldstart.Start {
-	c := &coldstart.Start{Owner: f, Wanted: l.instant(at), Timeline: functions.Timeline{
+func (l *coldStartLog) record(f *functionState, id string, at time.Time) *coldStart {
+	c := &coldStart{Owner: f, Wanted: l.instant(at), Timeline: functions.Timeline{
 		ID: id, Function: f.Name.String(), Began: at, State: functions.Downloading, Progress: functions.NoProgress,
 	}}
-	l.Add(c)
+	l.add(c)
 	return c
 }
 
 // finish ends a cold start. The next wake begins another.
-func (l *coldStartLog) finish(c *coldstart.Start, st functions.State, cause string) {
+func (l *coldStartLog) finish(c *coldStart, st functions.State, cause string) {
 	if c == nil || c.Over {
 		return
 	}
-	f := c.Owner.(*functionState)
+	f := c.Owner
 	c.End = l.now()
 	if c.Target != nil && st == functions.Ready {
-		c.End = c.Target.(*replicaState).ReadyAt
+		c.End = c.Target.ReadyAt
 	}
 	c.Finish(st, cause)
 	f.RetryOn = ""
@@ -69,9 +73,30 @@ func (l *coldStartLog) finish(c *coldstart.Start, st functions.State, cause stri
 	}
 }
 
-// Place, Status and IsWaking make a replicaState a coldstart.Replica.
-func (r *replicaState) Place() (id, node string) { return r.ID, r.Node }
+// add adds a cold start, and forgets the oldest beyond keptColdStarts.
+func (l *coldStartLog) add(s *coldStart) {
+	if old, full := l.ring.Put(s, keptColdStarts); full {
+		delete(l.byID, old.ID)
+	}
+	if l.byID == nil {
+		l.byID = map[string]*coldStart{}
+	}
+	l.byID[s.ID] = s
+}
 
-func (r *replicaState) Status() *functions.ReplicaStatus { return &r.status }
+// find returns the cold start with an id, nil if it is not kept.
+func (l *coldStartLog) find(id string) *coldStart { return l.byID[id] }
 
-func (r *replicaState) IsWaking() bool { return r.WakingUp }
+// newest returns the timelines of cold starts at now, the newest first, at most limit (0:
+// all kept ones).
+func (l *coldStartLog) newest(limit int, now placement.Instant) (out []functions.Timeline) {
+	if limit <= 0 || limit > keptColdStarts {
+		limit = keptColdStarts
+	}
+	for s := range l.ring.All {
+		if out = append(out, s.At(now)); len(out) == limit {
+			break
+		}
+	}
+	return out
+}

@@ -18,7 +18,7 @@
 //	publisher      gives snapshots of functions to the data path
 //
 // loop takes the turn with them; Orchestrator has the calls that others make. Packages below this
-// one hold what needs no world: foresight, coldstart, events, metrics, words. What is pure is
+// one hold what needs no world: foresight, events, metrics, words. What is pure is
 // elsewhere: placement, autoscale, forecast, quota.
 //
 // # One owner

@@ -56,7 +56,7 @@ func counted(s *Orchestrator, metric string, labels ...string) (n float64) {
 
 func TestPeriodicUseIsPrewarmed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), StartAhead: true}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New(), StartAhead: true}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		for range 6 { // every half hour; it ends after a minute
@@ -91,7 +91,7 @@ func TestPeriodicUseIsPrewarmed(t *testing.T) {
 
 func TestHintIsALease(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{}), Budget: 20 * time.Minute}, placement.Policy{},
+		r := seeing(t, &foresight.Options{History: forecast.New(), Budget: 20 * time.Minute}, placement.Policy{},
 			model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
@@ -149,7 +149,7 @@ func TestHintIsALease(t *testing.T) {
 
 func TestHintEvictsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short), model("y", short))
+		r := seeing(t, &foresight.Options{History: forecast.New()}, placement.Policy{}, model("x", short), model("y", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		r.use("y")
@@ -168,7 +168,7 @@ func TestBytesAhead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var got []string
-		o := &foresight.Options{History: forecast.New(forecast.Options{}),
+		o := &foresight.Options{History: forecast.New(),
 			Prefetch: func(_ context.Context, m *functions.Model, memory bool) error {
 				mu.Lock()
 				defer mu.Unlock()
@@ -209,7 +209,7 @@ func TestLearnedKeepAlive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := placement.DefaultPolicy
 		p.KeepAlive = placement.Learned
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, p, model("x", short), model("z", short))
+		r := seeing(t, &foresight.Options{History: forecast.New()}, p, model("x", short), model("z", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 2))
 		for range 6 { // every two minutes, longer than its standard keep-alive
@@ -277,7 +277,7 @@ func TestHistorySurvivesRestart(t *testing.T) {
 // TestPrewarmUsedAtOnce: a start ahead that is used while it goes on was late, and had room.
 func TestPrewarmUsedAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New()}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(5*time.Minute), functions.PrewarmGPU, "router default/auto"); err != nil {
@@ -322,7 +322,7 @@ func TestRelease(t *testing.T) {
 // of another.
 func TestBriefPrewarm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x", short))
+		r := seeing(t, &foresight.Options{History: forecast.New()}, placement.Policy{}, model("x", short))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		brief := func() {
@@ -361,7 +361,7 @@ func TestBriefPrewarm(t *testing.T) {
 // TestStopEndsPrewarm: what a user stops is not started again by a lease.
 func TestStopEndsPrewarm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := seeing(t, &foresight.Options{History: forecast.New(forecast.Options{})}, placement.Policy{}, model("x"))
+		r := seeing(t, &foresight.Options{History: forecast.New()}, placement.Policy{}, model("x"))
 		defer r.stop()
 		r.host(newFakeAgent("here", 1))
 		if _, err := r.s.Prewarm(fname("x"), time.Now().Add(time.Hour), functions.PrewarmGPU, "a user"); err != nil {

@@ -17,7 +17,7 @@ import (
 func (o *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 	o.loop.Lock()
 	defer o.loop.Unlock()
-	c := o.loop.coldStarts.Find(id)
+	c := o.loop.coldStarts.find(id)
 	if c == nil {
 		return functions.Timeline{}, false
 	}
@@ -28,7 +28,7 @@ func (o *Orchestrator) ColdStart(id string) (functions.Timeline, bool) {
 func (o *Orchestrator) ColdStarts(limit int) []functions.Timeline {
 	o.loop.Lock()
 	defer o.loop.Unlock()
-	return o.loop.coldStarts.Newest(limit, o.loop.now())
+	return o.loop.coldStarts.newest(limit, o.loop.now())
 }
 
 // Replicas returns all replicas, sorted by function and id.

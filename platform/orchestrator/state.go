@@ -14,7 +14,6 @@ import (
 	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/autoscale"
 	"github.com/thaw-dev/thaw/platform/forecast"
-	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
 	"github.com/thaw-dev/thaw/platform/orchestrator/foresight"
 	"github.com/thaw-dev/thaw/platform/placement"
 	"github.com/thaw-dev/thaw/platform/placement/rooms"
@@ -35,8 +34,8 @@ type functionState struct {
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked
-	unplaced   string           // why it was blocked last
-	coldStart  *coldstart.Start // the newest cold start
+	unplaced   string     // why it was blocked last
+	coldStart  *coldStart // the newest cold start
 	starts     forecast.StartTimes
 	usage      foresight.Usage
 	demandTurn uint64            // last turn that applied reported demand
@@ -84,7 +83,7 @@ type replicaState struct {
 	function  *functionState
 	specHash  uint64
 	status    functions.ReplicaStatus
-	coldStart *coldstart.Start // its cold start, nil for an adopted replica
+	coldStart *coldStart // its cold start, nil for an adopted replica
 
 	requestedAt placement.Instant // the load was sent
 	acceptedAt  placement.Instant // the agent accepted the load

@@ -9,7 +9,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/forecast"
-	"github.com/thaw-dev/thaw/platform/orchestrator/coldstart"
 	"github.com/thaw-dev/thaw/platform/orchestrator/events"
 	"github.com/thaw-dev/thaw/platform/placement"
 )
@@ -137,13 +136,13 @@ func TestBoundedLogs(t *testing.T) {
 		s := New(Options{})
 		for i := range 5000 {
 			s.loop.event("x", functions.Name{}, fmt.Sprint(i), "", "", "")
-			s.loop.coldStarts.Add(&coldstart.Start{Owner: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, Over: true})
+			s.loop.coldStarts.add(&coldStart{Owner: &functionState{}, Timeline: functions.Timeline{ID: fmt.Sprint("cs", i)}, Over: true})
 		}
 		es := s.Events(0)
 		if len(es) != events.Keep || es[len(es)-1].Seq != 5000 || len(s.Events(4990)) != 10 || len(s.Events(9999)) != 0 {
 			t.Errorf("%d events", len(es))
 		}
-		if n := len(s.ColdStarts(0)); n != coldstart.Keep || len(s.ColdStarts(3)) != 3 {
+		if n := len(s.ColdStarts(0)); n != keptColdStarts || len(s.ColdStarts(3)) != 3 {
 			t.Errorf("%d cold starts", n)
 		}
 		if _, ok := s.ColdStart("cs4999"); !ok || s.ColdStarts(1)[0].ID != "cs4999" {
@@ -185,7 +184,7 @@ func TestPlaceThatTakesTime(t *testing.T) {
 			functions.PhasePlace: 2 * time.Second, functions.PhaseStage: 0, functions.PhaseSpawn: 500 * time.Millisecond, functions.PhaseLoad: 500 * time.Millisecond, functions.PhaseWarmup: 0,
 		}})
 	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
-	c := &coldstart.Start{Owner: f, Wanted: began, Decided: began, Placed: began + time.Millisecond, Target: r}
+	c := &coldStart{Owner: f, Wanted: began, Decided: began, Placed: began + time.Millisecond, Target: r}
 	r.status = functions.ReplicaStatus{State: functions.Downloading, Percent: -1, Phases: []functions.Span{{Phase: functions.PhasePlace, Duration: 0.5}}}
 	at = at.Add(500 * time.Millisecond)
 	p := c.At(s.loop.now())
@@ -214,7 +213,7 @@ func TestETACountsDown(t *testing.T) {
 		}})
 	r := &replicaState{Replica: placement.Replica{ID: "r", Node: "n"}, function: f}
 	r.status = functions.ReplicaStatus{State: functions.Loading, Percent: -1}
-	c := &coldstart.Start{Owner: f, Wanted: s.loop.now(), Decided: s.loop.now(), Placed: s.loop.now(), Target: r}
+	c := &coldStart{Owner: f, Wanted: s.loop.now(), Decided: s.loop.now(), Placed: s.loop.now(), Target: r}
 	spawned := functions.Span{Phase: functions.PhaseSpawn, Duration: 10}
 	for _, x := range []struct {
 		after  float64

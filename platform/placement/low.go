@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/platform/autoscale"
 )
 
 // reasonLow marks a start for requests of priority low. It is placed after everything else,
@@ -45,11 +44,10 @@ func (p Policy) wantWithoutLow(f *Function, now Instant) int {
 	if f.LowActive+f.LowQueued == 0 {
 		return p.Want(f, now)
 	}
-	d := autoscale.Demand{Ready: f.ready(), Target: f.Scale.Target, Min: f.Scale.Min, Max: f.Scale.Max, Leased: f.Lease > now}
-	if !f.OnlyLow() && !f.Gone {
-		d.Active, d.Queued, d.Desired = max(f.activeRequests()-f.LowActive, 0), max(f.Queued-f.LowQueued, 0), f.Desired
+	if f.OnlyLow() || f.Gone {
+		return f.wantFor(0, 0, 0, now)
 	}
-	return p.Autoscale.Want(d)
+	return f.wantFor(max(f.activeRequests()-f.LowActive, 0), max(f.Queued-f.LowQueued, 0), 0, now)
 }
 
 // yielding is the index of the first replica of f that any request but one of priority low

@@ -14,10 +14,23 @@ func (p Policy) Want(f *Function, now Instant) int {
 	if f.Gone {
 		return 0
 	}
-	return p.Autoscale.Want(autoscale.Demand{
-		Active: f.activeRequests(), Queued: f.Queued, Ready: f.ready(), Needed: f.Needed, Desired: f.Desired,
-		Target: f.Scale.Target, Min: f.Scale.Min, Max: f.Scale.Max, Leased: f.Lease > now,
-	})
+	return f.wantFor(f.activeRequests(), f.Queued, f.Needed, now)
+}
+
+// wantFor is Want for so many requests of f. Waiting ones count at once and in full.
+// A panic and the rate down only keep existing replicas.
+func (f *Function) wantFor(active, queued, needed int, now Instant) int {
+	want := 0
+	if active+queued > 0 {
+		want = max(1, needed)
+	}
+	if queued > 0 {
+		want = max(want, autoscale.AtOnce(active+queued, f.ready(), f.Scale.Target))
+	}
+	if f.Lease > now {
+		want = max(want, 1)
+	}
+	return min(max(want, f.Scale.Min), max(f.Scale.Max, f.Scale.Min))
 }
 
 // activeRequests excludes requests on replicas that a user stopped; they must not

@@ -154,7 +154,7 @@ func (s *State) newForesight() *foresight.Options {
 	if c.Foresight != nil {
 		*f = *c.Foresight
 	}
-	f.History = forecast.New(forecast.Options{})
+	f.History = forecast.New()
 	if c.Next != nil {
 		f.Next = func(name functions.Name, now time.Time) time.Time {
 			at := now.Sub(s.instant(0))

@@ -96,7 +96,7 @@ func bracketHost(at string) (string, bool) {
 // foresee returns the forecaster. Without a data folder nothing is read or written:
 // the root of the controller's pod is read-only.
 func (s *controllerSettings) foresee(log *slog.Logger) *foresight.Options {
-	f := &foresight.Options{History: forecast.New(forecast.Options{})}
+	f := &foresight.Options{History: forecast.New()}
 	if s.Data != "" {
 		f = foresight.Open(s.Data, time.Now(), log)
 	}

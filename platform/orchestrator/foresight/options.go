@@ -47,7 +47,7 @@ const saveEvery = 5 * time.Minute
 // renamed to history.json.bad and logged; only forecasts are lost.
 func Open(dir string, now time.Time, log *slog.Logger) *Options {
 	path := filepath.Join(dir, "history.json")
-	o := &Options{History: forecast.New(forecast.Options{}), File: path}
+	o := &Options{History: forecast.New(), File: path}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o
@@ -57,7 +57,7 @@ func Open(dir string, now time.Time, log *slog.Logger) *Options {
 		f.Close()
 	}
 	if err != nil {
-		o.History, o.starts = forecast.New(forecast.Options{}), nil
+		o.History, o.starts = forecast.New(), nil
 		aside := path + ".bad"
 		if moved := os.Rename(path, aside); moved != nil {
 			aside = "nowhere: " + moved.Error()

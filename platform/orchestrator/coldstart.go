@@ -1,4 +1,4 @@
-package coldstart
+package orchestrator
 
 import (
 	"slices"
@@ -9,37 +9,22 @@ import (
 	"github.com/thaw-dev/thaw/platform/placement"
 )
 
-// Function is the function that is started.
-type Function interface {
-	Planned() *placement.Function // as the planner reads it
-	Model() *functions.Model      // nil: its file was never read
-	// Starts are the measured starts, and the hash of the settings that they were measured with.
-	Starts() (measured *forecast.StartTimes, specHash uint64)
-}
-
-// Replica is the replica that becomes READY.
-type Replica interface {
-	Place() (id, node string)
-	Status() *functions.ReplicaStatus
-	IsWaking() bool // the wake command was sent
-}
-
-// Start is one cold start, from the wake until READY, failed or cancelled.
-type Start struct {
+// coldStart is one cold start, from the wake until READY, failed or cancelled.
+type coldStart struct {
 	functions.Timeline
 	Wanted        placement.Instant // the wake
 	Decided       placement.Instant // a node was chosen
 	Placed        placement.Instant // the agent accepted the load
 	End           placement.Instant
 	Over          bool
-	FromDeepSleep bool    // a wake-up from a sleep without weights
-	Target        Replica // nil until a node is chosen
-	Owner         Function
+	FromDeepSleep bool          // a wake-up from a sleep without weights
+	Target        *replicaState // nil until a node is chosen
+	Owner         *functionState
 	percent       int // published progress; never falls
 }
 
 // Finish ends the cold start at s.End.
-func (s *Start) Finish(st functions.State, cause string) {
+func (s *coldStart) Finish(st functions.State, cause string) {
 	t := s.At(s.End)
 	s.Over = true
 	t.State, t.Error = st, cause
@@ -51,7 +36,7 @@ func (s *Start) Finish(st functions.State, cause string) {
 }
 
 // Sample returns the times of a cold start that reached READY.
-func (s *Start) Sample() forecast.StartSample {
+func (s *coldStart) Sample() forecast.StartSample {
 	phases := map[functions.Phase]time.Duration{}
 	for _, p := range s.Phases {
 		phases[p.Phase] += boundedSeconds(p.Duration)
@@ -66,7 +51,7 @@ func boundedSeconds(f float64) time.Duration {
 }
 
 // At returns the timeline at now.
-func (s *Start) At(now placement.Instant) functions.Timeline {
+func (s *coldStart) At(now placement.Instant) functions.Timeline {
 	t := s.Timeline
 	if s.Over {
 		return t
@@ -91,8 +76,8 @@ func (s *Start) At(now placement.Instant) functions.Timeline {
 		span(functions.PhasePlace, s.Decided, s.Placed)
 	}
 	if r := s.Target; r != nil {
-		st := r.Status()
-		t.Replica, t.Node = r.Place()
+		st := &r.status
+		t.Replica, t.Node = r.ID, r.Node
 		t.Start, t.StartNote = st.Start, st.StartNote
 		t.Bytes = max(t.Bytes, st.TotalBytes)
 		if st.State != "" {
@@ -101,7 +86,7 @@ func (s *Start) At(now placement.Instant) functions.Timeline {
 		// The agent's spans count from its receipt of the load.
 		from := s.Decided
 		for _, p := range st.Phases {
-			if r.IsWaking() && st.State == functions.Sleeping {
+			if r.WakingUp && st.State == functions.Sleeping {
 				break // they are spans of its previous start
 			}
 			p.Start += (from - s.Wanted).Seconds()
@@ -137,23 +122,22 @@ func (s *Start) At(now placement.Instant) functions.Timeline {
 // eta estimates the rest of a cold start: the remaining bytes over the measured rate (or
 // the history before one is measured), then the usual load and warm-up; the engine
 // boots during staging. -1 if unknown.
-func (s *Start) eta(now placement.Instant) time.Duration {
-	f := s.Owner.Planned()
-	starts, _ := s.Owner.Starts()
+func (s *coldStart) eta(now placement.Instant) time.Duration {
+	f := s.Owner
 	if s.Tier == functions.TierSleeping {
-		if usual := starts.WakeTime(s.FromDeepSleep, 50); usual >= 0 {
+		if usual := f.starts.WakeTime(s.FromDeepSleep, 50); usual >= 0 {
 			return max(0, usual-(now-s.Wanted))
 		}
 		return -1
 	}
 	engine, node := functions.Engine(""), s.Node
-	if m := s.Owner.Model(); m != nil {
+	if m := f.model; m != nil {
 		engine = m.Spec.Engine
 	}
 	if s.Target != nil {
-		_, node = s.Target.Place()
+		node = s.Target.Node
 	}
-	need := func(p functions.Phase) time.Duration { return starts.PhaseTime(p, node, engine) }
+	need := func(p functions.Phase) time.Duration { return f.starts.PhaseTime(p, node, engine) }
 	spawn, load, warm := need(functions.PhaseSpawn), need(functions.PhaseLoad), need(functions.PhaseWarmup)
 	if load < 0 {
 		return -1
@@ -164,7 +148,7 @@ func (s *Start) eta(now placement.Instant) time.Duration {
 	var st functions.ReplicaStatus
 	reported := s.Decided // how far the phases reach: a phase is reported when it ends
 	if s.Target != nil {
-		st = *s.Target.Status()
+		st = s.Target.status
 		for _, p := range st.Phases {
 			spent[p.Phase] = boundedSeconds(p.Duration)
 			under = p.Phase
