@@ -113,7 +113,7 @@ func TestMoney(t *testing.T) {
 			end()
 		}
 		near := func(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
-		if !near(s.TeamSpentToday("b"), cost["b"]) ||
+		if !near(s.SpentToday(cloud), total) || !near(s.TeamSpentToday("b"), cost["b"]) ||
 			!near(ledger.Spent("remote default/cloud", now), total) || !near(ledger.Spent("team a", now), cost["a"]) ||
 			!near(ledger.Spent("team b", now), cost["b"]) {
 			t.Fatalf("seed %d: %v %v %v, want %v %v", seed, ledger.Spent("remote default/cloud", now), ledger.Spent("team a", now),

@@ -260,6 +260,14 @@ func (r *Remotes) Refusal(name functions.Name, team string, teamBudget float64) 
 	return nil
 }
 
+// SpentToday is what a Remote has cost today, for all teams.
+func (r *Remotes) SpentToday(name functions.Name) float64 {
+	if t := r.find(name); t != nil {
+		return r.o.Ledger.Spent(t.account(), r.o.Now())
+	}
+	return 0
+}
+
 // TeamSpentToday is what the requests of a team have cost today.
 func (r *Remotes) TeamSpentToday(team string) float64 {
 	return r.o.Ledger.Spent(teamAccount(team), r.o.Now())

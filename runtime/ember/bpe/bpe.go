@@ -35,8 +35,10 @@ const (
 	isSpecial
 )
 
-// byteRunes are the characters of bytes in vocabularies: printable bytes are themselves,
+// ByteRune is the character of a byte in vocabularies: printable bytes are themselves,
 // the others are from U+0100 on.
+func ByteRune(b byte) rune { return byteRunes[b] }
+
 var byteRunes = func() (t [256]rune) {
 	next := rune(256)
 	for b := range t {
