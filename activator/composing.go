@@ -59,6 +59,9 @@ func (r *request) openComposition(c *functions.Composition) (e *openai.Error) {
 // readClass reads the class of data of a request that names its function. A call of a
 // Composition has that of the Composition's own request.
 func (r *request) readClass() (e *openai.Error) {
+	if e = admission.CheckHeaders(r.source.header); e != nil {
+		return e
+	}
 	if r.caller.Covered() && r.caller.Data != "" {
 		r.data = r.caller.Data
 		return nil

@@ -154,7 +154,8 @@ var rareScenes = []scene{
 		other()
 	}},
 	{name: "streams that come at once", play: func(s *stage) {
-		for i, events := range []string{event1 + event3, event1 + event3 + eventDone, event1, event1 + badFrame, eventDone} {
+		for i, events := range []string{event1 + event3, event1 + event3 + eventDone, event1, event1 + badFrame, eventDone,
+			event1 + strings.TrimRight(event3, "\n"), event1 + event3[:40], event1 + event3 + "data: [DONE]"} {
 			addr := fmt.Sprint("e:", i)
 			s.engineAt(addr, func(c net.Conn, _ *http.Request, _ string) bool {
 				return writeString(c, fmt.Sprintf("%s%x\r\n%s\r\n0\r\n\r\n", chunkHead, len(events), events))

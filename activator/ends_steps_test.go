@@ -78,11 +78,11 @@ func (s *stage) closesAfter(path, body string, n int) {
 }
 
 // adaptersAt loads adapters for a second each, at replicas by what it returns.
-type adaptersAt func(replica string) error
+type adaptersAt func(ctx context.Context, replica string) error
 
-func (a adaptersAt) LoadAdapter(_ context.Context, _ functions.Name, replica string) error {
+func (a adaptersAt) LoadAdapter(ctx context.Context, _ functions.Name, replica string) error {
 	time.Sleep(time.Second)
-	return a(replica)
+	return a(ctx, replica)
 }
 
 func (a adaptersAt) UseAdapter(functions.Name, string) {}
@@ -154,7 +154,7 @@ var stepScenes = []scene{
 		s.gauges()
 	}},
 	{name: "adapters that load at one replica alone", change: func(o *Options) {
-		o.Adapters = adaptersAt(func(replica string) error {
+		o.Adapters = adaptersAt(func(_ context.Context, replica string) error {
 			if replica == "e:1" {
 				return &functions.AdapterError{Code: "no_memory", Message: "it is full."}
 			}
@@ -175,7 +175,7 @@ var stepScenes = []scene{
 			s.chat(saying(adapterRequest, fmt.Sprint("loaded ", i)), "thaw-session", fmt.Sprint(i))
 		}
 	}},
-	{name: "a reservation whose model becomes a Remote", play: func(s *stage) {
+	{name: "a reservation whose model becomes a Remote", beside: true, play: func(s *stage) {
 		s.engineAt("cloud:1", goodAnswer)
 		s.act.Publish(testFunction("tiny"))
 		s.onWake = func() { time.Sleep(time.Second); s.publish(testRemote("tiny", "cloud:1", functions.DataSecret)) }
@@ -186,7 +186,7 @@ var stepScenes = []scene{
 		}
 	}},
 	{name: "an event that is too long to keep", play: func(s *stage) {
-		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent)
+		long := `data: {"choices":[{"index":0,"delta":{"content":"` + strings.Repeat("x", maxEvent-49) // of the most bytes that are kept
 		s.engineAt("e:1", writes("0\r\n\r\n", event1, long, "y", "z", `"},"finish_reason":"stop"}]}`+"\n\n"+event2[:20], event2[20:]+eventDone))
 		s.engineAt("e:2", writes("", event1, long, "y"))
 		for _, addr := range []string{"e:1", "e:2"} {

@@ -65,7 +65,7 @@ func inOrder(all []moment) (lines []string) {
 func TestEnds(t *testing.T) {
 	var all strings.Builder
 	got := map[string]string{}
-	for _, s := range slices.Concat(scenes, moreScenes, rareScenes, stepScenes, composedScenes) {
+	for _, s := range slices.Concat(scenes, moreScenes, rareScenes, stepScenes, composedScenes, wideScenes, oddScenes) {
 		t.Run(s.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { got[s.name] = playScene(t, s) })
 		})

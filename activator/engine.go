@@ -3,6 +3,7 @@ package activator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -249,6 +250,9 @@ func (a *attempt) assemble(r *answer.Answer) *openai.Error {
 func (a *attempt) accept(r answer.Answer, now time.Time) {
 	a.reply = r
 	a.recordFirstByte(now, r.Response.Status < 400 && !r.Events)
+	if a.remote == nil && a.wait.queued.NoteAnswer(r.Response.Status) {
+		a.reportProblem("error_frame", fmt.Sprintf("it answered several requests in a row with errors, the last with HTTP %d", r.Response.Status))
+	}
 	if answer.IsSuccess(r.Response.Status) && a.remote == nil {
 		a.noteUsageOption()
 	}

@@ -141,7 +141,7 @@ func (n *names) unknownModel(asked string, name functions.Name, id auth.Identity
 	} else {
 		text += " GET /v1/models lists the names."
 	}
-	if name.Name == functions.AutoRouter && name.Adapter == "" {
+	if asked == functions.AutoRouter {
 		text += " `auto` is the Router of that name, and there is none: deploy one, or name a model."
 	}
 	return openai.New(openai.ModelNotFound, text)

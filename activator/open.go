@@ -217,7 +217,7 @@ func (a *Activator) Caller(header func(name string) string) (auth.Identity, *ope
 // affinity is what the choice of replica depends on: the session where the client names one,
 // else the beginning of the prompt.
 func (r *request) affinity() (key uint64, session bool) {
-	if s := r.source.header("thaw-session"); s != "" && len(s) <= 256 {
+	if s := r.source.header("thaw-session"); s != "" {
 		return admission.AffinityKey([]byte(s)), true
 	}
 	return admission.AffinityKey(r.source.affinityText(&r.env)), false

@@ -55,7 +55,7 @@ const (
 // run handles an opened request until its answer, or until its stream is committed.
 func (p *proxyRequest) run(res *httpserver.Response) {
 	a := p.a
-	async := p.req.stream || p.req.hold() == HoldPad && !p.req.endpoint.Form
+	async := p.req.stream || p.req.hold() == HoldPad && !p.req.endpoint.Media()
 	p.enter(true, async)
 	for p.escalate(async) {
 	}

@@ -155,6 +155,9 @@ func TestRemoteBreaksInTheMiddle(t *testing.T) {
 				len(e.requests()) != 1 || r.took > 25*time.Second {
 				t.Errorf("%s: %+v", name, r)
 			}
+			if strings.Contains(r.body, "It was silent for longer than timeouts.idle (20s).") != (name == "stall") {
+				t.Errorf("%s: %s", name, r.body)
+			}
 			synctest.Wait()
 			if log := w.logs.String(); !strings.Contains(log, "estimated=true") || !strings.Contains(log, "cost=2") {
 				t.Errorf("%s: %s", name, log)

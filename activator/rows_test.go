@@ -203,6 +203,43 @@ func TestModels(t *testing.T) {
 	})
 }
 
+// A wrong value of a header of thaw is refused, for a model by name and behind a Router, and the
+// answer names header, value and what it may be.
+func TestOwnHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestEnv(t, nil)
+		w.engineAt("tiny:1", goodAnswer)
+		w.act.Publish(readyAt(testFunction("tiny"), 8, "tiny:1"))
+		w.act.SetRouters([]*functions.Router{testRouter("tiny")}, nil)
+		for _, request := range []string{plainRequest, streamRequest, autoRequest} {
+			for _, c := range []struct{ name, value, want string }{
+				{"thaw-max-wait", "soon", "seconds above 0"},
+				{"thaw-max-wait", "-1", "seconds above 0"},
+				{"thaw-max-wait", "0", "30s"},
+				{"Thaw-Max-Wait", "30 s", "30s"},
+				{"thaw-max-wait", "1e99", "30s"},
+				{"thaw-cold", "never", "wait, other or hedge"},
+				{"thaw-cold", "Wait", "wait, other or hedge"},
+				{"thaw-warm", "no", "never"},
+				{"thaw-session", strings.Repeat("s", 257), "256 bytes"},
+			} {
+				r := w.post("/v1/chat/completions", request, c.name, c.value)
+				for _, part := range []string{strings.ToLower(c.name), c.value[:min(len(c.value), 40)], c.want} {
+					if r.status != 400 || r.code() != "invalid_value" || !strings.Contains(r.body, part) {
+						t.Errorf("%s: %.20s: %+v, without %q", c.name, c.value, r, part)
+					}
+				}
+			}
+			for _, c := range [][2]string{{"thaw-max-wait", "1m30s"}, {"thaw-max-wait", "0.5"}, {"thaw-cold", "hedge"}, {"thaw-warm", "Never"},
+				{"thaw-session", strings.Repeat("s", 256)}} {
+				if r := w.post("/v1/chat/completions", request, c[0], c[1]); r.status != 200 {
+					t.Errorf("%s: %s: %+v", c[0], c[1], r)
+				}
+			}
+		}
+	})
+}
+
 func TestPatience(t *testing.T) {
 	for name, c := range map[string]struct {
 		request   string
@@ -220,7 +257,7 @@ func TestPatience(t *testing.T) {
 		"nothing known: it waits":    {plainRequest, -1, []string{"Request-Timeout", "20"}, 503, "model_loading", 20 * time.Second, 1, 1},
 		"the 290 seconds":            {plainRequest, -1, nil, 503, "model_loading", 290 * time.Second, 1, 1},
 		"a stream's gap is no bound": {streamRequest, time.Minute, []string{"X-Stainless-Read-Timeout", "20"}, 200, "model_loading", 300 * time.Second, 1, 0},
-		"nonsense says nothing":      {plainRequest, -1, []string{"thaw-max-wait", "soon", "X-Stainless-Timeout", "not-given"}, 503, "model_loading", 290 * time.Second, 1, 1},
+		"nonsense says nothing":      {plainRequest, -1, []string{"X-Stainless-Timeout", "not-given"}, 503, "model_loading", 290 * time.Second, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

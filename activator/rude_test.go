@@ -132,30 +132,52 @@ func TestRudeEngineOverTCP(t *testing.T) {
 	}
 }
 
-// TestSilenceOfFinished: a stream that has finished may be silent for FinishedIdle; where several
-// choices are asked for, one that has finished says nothing about the others.
+// TestSilenceOfFinished: a stream that has finished may be silent for FinishedIdle, or UsageIdle
+// where usage is still to come, and then gets its end mark; where several choices are asked for,
+// one that has finished says nothing about the others.
 func TestSilenceOfFinished(t *testing.T) {
 	head := rude.Head(200, "Content-Type: text/event-stream", "Transfer-Encoding: chunked")
 	one := `data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}` + "\n\n"
 	other := strings.NewReplacer(`"index":0`, `"index":1`, `"a"`, `"b"`).Replace(one)
+	usage, hang := `data: {"id":"c","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}`+"\n\n", rude.Step{Then: rude.Hang}
+	const stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	stopped := "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n"
+	wantsUsage := strings.Replace(streamRequest, `"stream"`, `"stream_options":{"include_usage":true},"stream"`, 1)
+	pings := rude.Answer{head, {Chunk: one}}
+	for range 20 {
+		pings = append(pings, rude.Step{Pause: time.Second, Chunk: ": ping\n\n"})
+	}
+	const chat, end = "/v1/chat/completions", "data: [DONE]\n\n"
 	for name, x := range map[string]struct {
-		body  string
-		plays rude.Answer
-		words string
-		took  time.Duration
+		path, body string
+		plays      rude.Answer
+		ends       string
+		took       time.Duration
 	}{
-		"in the first read": {streamRequest, rude.Answer{head, {Chunk: one}, {Then: rude.Hang}}, `"a"`, answer.FinishedIdle},
-		"in a later read":   {streamRequest, rude.Answer{head, {Chunk: other[:40]}, {Pause: time.Second, Chunk: other[40:]}, {Then: rude.Hang}}, `"b"`, answer.FinishedIdle + time.Second},
-		"of several":        {strings.Replace(streamRequest, `"stream"`, `"n":2,"stream"`, 1), rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + "data: [DONE]\n\n"}, {Write: "0\r\n\r\n"}}, "[DONE]", 30 * time.Second},
+		"in the first read":    {chat, streamRequest, rude.Answer{head, {Chunk: one}, hang}, one + end, answer.FinishedIdle},
+		"in a later read":      {chat, streamRequest, rude.Answer{head, {Chunk: other[:40]}, {Pause: time.Second, Chunk: other[40:]}, hang}, other + end, answer.FinishedIdle + time.Second},
+		"with comments":        {chat, streamRequest, append(pings, hang), end, answer.FinishedIdle},
+		"usage is missing":     {chat, wantsUsage, rude.Answer{head, {Chunk: one}, hang}, one + end, answer.UsageIdle},
+		"usage is late":        {chat, wantsUsage, rude.Answer{head, {Chunk: one}, {Pause: 8 * time.Second, Chunk: usage}, hang}, usage + end, 8*time.Second + answer.FinishedIdle},
+		"a message":            {"/v1/messages", streamRequest, rude.Answer{head, {Chunk: stopped}, hang}, stopped + stop, answer.FinishedIdle},
+		"a message that stops": {"/v1/messages", streamRequest, rude.Answer{head, {Chunk: stopped + stop}, hang}, stopped + stop, answer.FinishedIdle},
+		"of several":           {chat, strings.Replace(streamRequest, `"stream"`, `"n":2,"stream"`, 1), rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + end}, {Write: "0\r\n\r\n"}}, other + end, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestEnv(t, nil)
 				w.engineAt("e:1", func(c net.Conn, _ *http.Request, _ string) bool { return x.plays.Play(c) })
-				w.act.Publish(readyAt(testFunction("tiny"), 4, "e:1"))
-				if r := w.post("/v1/chat/completions", x.body); r.status != 200 || !strings.Contains(r.body, x.words) || strings.Contains(r.body, `"error"`) || r.took < x.took || r.took > x.took+x.took/4 { // the deadline is set rarely
+				w.act.Publish(readyAt(testFunction("tiny"), 1, "e:1"))
+				r := w.post(x.path, x.body)
+				if r.status != 200 || !strings.HasSuffix(r.body, x.ends) || r.err != nil ||
+					r.took < x.took || r.took > x.took+x.took/4 { // the deadline is set rarely
 					t.Errorf("%+v", r)
 				}
+				began := time.Now()
+				if w.post(x.path, x.body); time.Since(began) > 2*x.took { // the slot is free, the connection a new one
+					t.Errorf("the next request took %v", time.Since(began))
+				}
+				time.Sleep(time.Minute) // until an engine that pauses finds its connection closed
 			})
 		})
 	}

@@ -243,7 +243,6 @@ func (s *eventStream) forward() {
 		return
 	}
 	s.hi = copy(s.buf, s.buf[s.lo:s.hi])
-	s.lo = 0
 	if s.hi == len(s.buf) {
 		s.buf = append(s.buf, make([]byte, len(s.buf))...)
 	}
@@ -265,7 +264,10 @@ func (s *eventStream) forward() {
 func (s *eventStream) limitSilence() {
 	bound := s.request.attempt.idleBound()
 	if s.seen.Finished && s.request.req.env.N == 1 || s.seen.Done {
-		bound = min(bound, answer.FinishedIdle)
+		if !openai.HasData(s.out) { // comments are no reason to wait longer
+			return
+		}
+		bound = min(bound, answer.IdleOfFinished(&s.seen, s.request.req.env.IncludeUsage || s.request.attempt.stripsUsage()))
 	}
 	s.request.attempt.reply.Response.LimitSilence(bound)
 }
@@ -342,11 +344,17 @@ func (s *eventStream) engineEnded(err error) {
 		s.countEngineError()
 		p.finish(502, "engine_error")
 	case complete:
+		unmarked := !s.seen.Done && p.req.endpoint.End != ""
+		if unmarked { // some engines leave it out
+			s.mark = []byte(p.req.endpoint.End)
+		}
 		switch {
 		case s.held && p.wait.queued.Cold:
 			s.out = append(openai.Timeline(bytes.Clone(s.out), p.phases(nil)), s.mark...)
 		case len(s.out) == 0:
 			s.out = s.mark
+		case unmarked:
+			s.out = append(bytes.Clone(s.out), s.mark...)
 		default: // both came in one read, and the mark lies right behind out
 			s.out = s.out[:len(s.out)+len(s.mark)]
 		}
@@ -362,9 +370,7 @@ func (s *eventStream) engineEnded(err error) {
 		if len(s.seen.Said) > 0 && !s.seen.Token {
 			e.Message += " It wrote: " + functions.Clip(string(s.seen.Said))
 		}
-		if p.attempt.remote != nil {
-			e.Message = strings.Replace(e.Message, "The engine", "The remote `"+p.req.fn.Name.Name+"`", 1)
-		}
+		p.attempt.remote.Reword(e)
 		s.endWithError(cmp.Or(blamed, e))
 	}
 }

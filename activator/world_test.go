@@ -49,6 +49,7 @@ type testEnv struct {
 	nudges       int
 	engineBodies []string
 	onWake       func()
+	silentWake   bool              // Wake does not know the id of the cold start
 	reported     map[string]Demand // since takeDemand, by name
 	atWake       Demand            // reported of the function before the last Wake
 	firstTokens  int
@@ -90,6 +91,9 @@ func (e *testEnv) Wake(name functions.Name) string {
 	e.atWake = e.reported[name.Name]
 	if e.onWake != nil {
 		go e.onWake()
+	}
+	if e.silentWake {
+		return ""
 	}
 	return fmt.Sprintf("cs-%d", e.wakes)
 }
@@ -156,14 +160,19 @@ func newTestEnv(t testing.TB, change func(*Options)) *testEnv {
 	w.engines = upstream.New(upstream.Options{Dial: w.dialEngine})
 	o := Options{
 		Waker: w, Keys: keys, Limits: &w.limits, Engines: w.engines, Open: true, Metrics: w.reg,
-		Log:         slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
-		OnFirstByte: func(functions.Name, string, time.Duration) { w.mu.Lock(); w.firstTokens++; w.mu.Unlock() },
+		Log: slog.New(slog.NewTextHandler(&lockedWriter{w: w.logs}, nil)),
+		OnFirstByte: func(name functions.Name, coldStart string, took time.Duration) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.firstTokens++
+			w.called(fmt.Sprintf("first byte of %s after %v:", coldStart, took), name)
+		},
 	}
 	if change != nil {
 		change(&o)
 	}
 	if o.Remotes == nil {
-		o.Remotes = remote.New(remote.Options{Dial: w.dialEngine, Getenv: func(string) string { return "*" }})
+		o.Remotes = remote.New(remote.Options{Dial: w.dialEngine, Getenv: func(string) string { return "*" }, Metrics: w.reg})
 	}
 	w.act = New(o)
 	o.Remotes.Attach(w.act)

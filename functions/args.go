@@ -52,6 +52,11 @@ func (p *problems) checkArgs(s *ModelSpec) {
 		if name := FlagName(a); !command && splitFlag.MatchString(name) {
 			p.add(at, "["+strings.Join(strings.Fields(Clip(a)), ", ")+"]", "a flag and its value are two elements, or one with a = between them")
 		}
+		if !command && strings.IndexFunc(a, func(r rune) bool { return strings.ContainsRune("‐‑‒–—−", r) }) == 0 {
+			p.add(at, "write -", "%q begins with a dash that is no hyphen", Clip(a))
+		} else if !command && i == 0 && !strings.HasPrefix(a, "-") {
+			p.add(at, "args are its flags: thaw gives the program, its verb and the model itself", "%q is no flag of %s", Clip(a), s.Engine)
+		}
 		if f := ReservedFlag(s.Engine, a); f != "" {
 			p.add(at, "leave it out", "%s is set by thaw and cannot be given", f)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -269,4 +270,25 @@ type Traffic struct {
 	InFlight int       // requests that were sent and have not ended
 	Waiting  time.Time // when the oldest of them that has no byte of its answer's body was sent; zero: none
 	LastByte time.Time // when the engine last sent a byte; zero: it sent none on its open connections
+}
+
+// ErrorRun counts the requests in a row that an engine answered with an error of its own. Its
+// zero value is none, and its method may be called from any goroutine.
+type ErrorRun struct{ count atomic.Int32 }
+
+// Note notes the status of an answer, and reports whether the engine is to be probed: at the
+// second, fourth, eighth error in a row and so on. An engine that is busy (503) or lacks what it
+// was asked for (501) works, and one that refuses a request (4xx) need not have run the model.
+func (r *ErrorRun) Note(status int) (probe bool) {
+	switch {
+	case status < 400:
+		if r.count.Load() != 0 { // most are good: no write to what all requests share
+			r.count.Store(0)
+		}
+		return false
+	case status < 500, status == 501, status == 503:
+		return false
+	}
+	n := r.count.Add(1)
+	return n > 1 && n&(n-1) == 0
 }

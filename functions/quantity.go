@@ -118,8 +118,8 @@ func (c *CPU) UnmarshalText(t []byte) (err error) {
 // Duration is a time span; in files it is written as Go writes it: 30s, 5m, 1h30m.
 type Duration time.Duration
 
-// tooLong matches a duration of one unit that time.ParseDuration refuses for its length.
-var tooLong = regexp.MustCompile(`^\d{7,}(h|m|s|ms|us|µs|ns)$`)
+// tooLong matches a duration that time.ParseDuration refuses for its length alone.
+var tooLong = regexp.MustCompile(`^(\d+(\.\d*)?(h|m|s|ms|us|µs|ns))+$`)
 
 // ParseDuration reads 30s, 5m, 1h; a bare 0 is allowed.
 func ParseDuration(s string) (Duration, error) {

@@ -65,7 +65,7 @@ func checkURL(s string, plain func(*url.URL) bool) (message, hint string) {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Sprintf("a Remote is reached over https, not %s", Clip(u.Scheme)), like
 	case u.User != nil:
-		return "a URL carries no user and password", "the key comes from keyFrom: {env: NAME} or {file: PATH}"
+		return "a URL carries no user and password", "the key comes from keyFrom: {env: NAME} or {file: PATH}; Azure's base, https://NAME.openai.azure.com/openai/v1, needs no api-version"
 	case strings.Contains(s, "?"):
 		return "a base URL has no query", "the key comes from keyFrom: {env: NAME} or {file: PATH}"
 	case strings.Contains(s, "#"):

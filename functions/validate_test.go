@@ -95,7 +95,10 @@ func TestValidate(t *testing.T) {
 			m.Spec.Engine, m.Spec.Args, m.Spec.Probe = EngineCommand, []string{"srv", "{port}"}, Probe{Path: "/v1"}
 		}, "spec.probe.body", "probe: none"},
 		{"health of ember", func(m *Model) { m.Spec.Health = "/h" }, "spec.health", "command"},
-		{"args", func(m *Model) { m.Spec.Args = []string{"a", "b\x00"} }, "spec.args[1]", "NUL"},
+		{"args", func(m *Model) { m.Spec.Args = []string{"-a", "b\x00"} }, "spec.args[1]", "NUL"},
+		{"args of a shell", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"vllm", "serve", "x"} }, "spec.args[0]", "args are its flags"},
+		{"args without hyphens", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"max-model-len=64"} }, "spec.args[0]", "no flag of vllm"},
+		{"args with a dash", func(m *Model) { m.Spec.Args = []string{"--max-model-len=64", "—token-delay=1s"} }, "spec.args[1]", "a dash that is no hyphen"},
 		{"args reserved", func(m *Model) { m.Spec.Args = []string{"--max-model-len=64", "--port", "9000"} }, "spec.args[1]", "--port is set by thaw"},
 		{"args reserved with a value", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"--served_model_name=x"} }, "spec.args[0]", "--served-model-name is set by thaw"},
 		{"args of another engine", func(m *Model) { m.Spec.Args = []string{"--uds", "x"} }, "", ""},

@@ -51,8 +51,40 @@ func (s *stagingSource) refresh(ctx context.Context, began time.Time) bool {
 }
 
 // listingWait bounds the listing of a source whose files were staged before: they are used
-// if it does not come.
-const listingWait = 10 * time.Second
+// if it does not come. After one that failed slowly, silentWait bounds those of that host for
+// silentFor.
+const (
+	listingWait = 10 * time.Second
+	silentWait  = time.Second
+	silentFor   = 10 * time.Minute
+)
+
+// waitForListing returns the bound of a listing of staged files, and what notes its end.
+func (j *stagingJob) waitForListing() (bound time.Duration, ended func(error)) {
+	l, host, began := j.loader, sourceHost(j.from.location), time.Now()
+	if j.from.scheme == "hf" { // one hub for all
+		host = j.from.scheme
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bound = listingWait
+	if time.Since(l.silent[host]) < silentFor {
+		bound = silentWait
+	}
+	return bound, func(err error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err == nil:
+			delete(l.silent, host)
+		case bound == listingWait && time.Since(began) >= silentWait:
+			if len(l.silent) >= maxLimiters {
+				clear(l.silent)
+			}
+			l.silent[host] = time.Now()
+		}
+	}
+}
 
 // stagedBefore returns the digest of the checkpoint that the source led to last, if it is in
 // the store; "" if not, or if another digest is demanded.
@@ -73,14 +105,16 @@ func (j *stagingJob) listSource(ctx context.Context) ([]source.File, error) {
 }
 
 // askSource lists the source, with retries: fewer than for a range, for no byte has been
-// downloaded yet, and at most for listingWait if its files were staged before.
+// downloaded yet, and at most for waitForListing if its files were staged before.
 func (j *stagingJob) askSource(ctx context.Context) (listing source.Plan, err error) {
 	attempts, patient := min(4, j.loader.o.Retry.Attempts), j.loader.o.Retry.Attempts == math.MaxInt
 	if j.stagedBefore() != "" {
 		attempts, patient = min(2, attempts), false
+		wait, ended := j.waitForListing()
+		defer func() { ended(err) }()
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, listingWait,
-			source.Fail(source.Unavailable, fmt.Sprintf("it gave no list of its files within %s", listingWait), ""))
+		ctx, cancel = context.WithTimeoutCause(ctx, wait,
+			source.Fail(source.Unavailable, fmt.Sprintf("it gave no list of its files within %s", wait), ""))
 		defer cancel()
 	}
 	err = j.retry(ctx, attempts, patient, func() (err error) {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/rangelimit"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/store"
@@ -109,8 +110,9 @@ type Loader struct {
 
 	counts counters
 
-	mu           sync.Mutex        // guards the fields below
-	skippedNotes map[string]string // by place: the note on files not staged that was logged last
+	mu           sync.Mutex           // guards the fields below
+	skippedNotes map[string]string    // by place: the note on files not staged that was logged last
+	silent       map[string]time.Time // by host: when it gave no listing in time, of at most maxLimiters
 	limiters     map[string]*rangelimit.Limiter
 	jobs         map[string]*stagingJob
 	closed       bool
@@ -131,7 +133,7 @@ func New(o Options) *Loader {
 	return &Loader{
 		o: o, buffers: &bufferPool{size: pieceSize, slots: slots},
 		links: rangelimit.NewLinkFile(o.Links), limiters: make(map[string]*rangelimit.Limiter),
-		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string),
+		jobs: make(map[string]*stagingJob), skippedNotes: make(map[string]string), silent: make(map[string]time.Time),
 	}
 }
 
@@ -207,6 +209,9 @@ func (l *Loader) Stage(ctx context.Context, src string, o StageOptions) (*Stagin
 	}
 	from, ok := l.o.Sources[scheme]
 	if !ok {
+		if message, hint := functions.CheckSource(src); message != "" {
+			return nil, source.Fail(source.BadSource, "source: "+message, hint)
+		}
 		return nil, &source.Error{Kind: source.BadSource, Source: location, Detail: fmt.Sprintf("the scheme %q is not known here", scheme),
 			Fix: "known are " + strings.Join(slices.Sorted(maps.Keys(l.o.Sources)), ", ")}
 	}

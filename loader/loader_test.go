@@ -309,7 +309,7 @@ func TestFolderInPlaceOfDigest(t *testing.T) {
 
 func TestStageRefuses(t *testing.T) {
 	l := loader.New(loader.Options{Sources: map[string]loader.Source{"file": dir.Source{}, "az": copied{dir.Source{}}}})
-	for src, wantText := range map[string]string{"s3://bucket/x": "az, file", "az://acc/c/p": "no store", "./x": "relative"} {
+	for src, wantText := range map[string]string{"s3://bucket/x": "az, file", "docker://h/x": "thaw cannot read docker:// sources (a folder, file:///…", "az://acc/c/p": "no store", "./x": "relative"} {
 		if _, err := l.Stage(t.Context(), src, loader.StageOptions{}); source.KindOf(err) != source.BadSource ||
 			!strings.Contains(err.Error(), wantText) {
 			t.Errorf("%s: %v", src, err)

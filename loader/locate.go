@@ -1,9 +1,13 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -41,7 +45,8 @@ func Locate(src, base string) (scheme, location string, err error) {
 			return bad("holds a query: credentials do not belong in a model file",
 				"leave the query out; for a SAS set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_SAS_TOKEN")
 		}
-		if message, hint := functions.CheckSource(src); strings.HasPrefix(hint, "did you mean ") {
+		known := slices.Contains([]string{"az", "s3", "gs", "hf", "https", "http"}, scheme)
+		if message, hint := functions.CheckSource(src); message != "" && (known || strings.HasPrefix(hint, "did you mean ")) {
 			return bad(message, hint)
 		}
 		host, _, _ := strings.Cut(remaining, "/")
@@ -129,4 +134,26 @@ func Local(src, base string) (folder string, ok bool, err error) {
 		return "", false, err
 	}
 	return strings.TrimPrefix(location, "file://"), true, nil
+}
+
+// MissingFolders returns the sources of a model and its adapters that name a folder or file of this
+// machine which is not there.
+func MissingFolders(m *functions.Model) (missing []functions.Problem) {
+	base := m.Dir
+	if _, _, peer := ParsePeerLocation(base); !peer && base != "" {
+		base, _ = filepath.Abs(base)
+	}
+	look := func(path, src string) {
+		if folder, local, err := Local(src, base); err != nil || !local {
+			return
+		} else if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, functions.Problem{Path: path, Message: folder + " is not on this machine, and a start fails until it is there",
+				Hint: "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"})
+		}
+	}
+	look("spec.source", m.Spec.Source)
+	for i, a := range m.Spec.Adapters {
+		look(fmt.Sprintf("spec.adapters[%d].source", i), a.Source)
+	}
+	return missing
 }

@@ -82,6 +82,9 @@ func TestLocateOtherSpellings(t *testing.T) {
 		"s3a://bucket/p":                        "did you mean s3://bucket/p?",
 		"huggingface://o/r":                     "did you mean hf://o/r?",
 		"hf://o/r:Q4_K_M":                       `did you mean hf://o/r, with weights: "*Q4_K_M*" beside it?`,
+		"http://h/m":                            "use https://",
+		"hf://datasets/o/r":                     "of the hub's repositories models are read",
+		"s3://Bucket/m":                         "did you mean s3://bucket?",
 		"https://huggingface.co/o/r/commit/abc": "did you mean hf://o/r@abc?",
 	} {
 		if _, _, err := loader.Locate(src, "/"); source.KindOf(err) != source.BadSource || !strings.Contains(err.Error(), want) {

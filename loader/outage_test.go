@@ -83,6 +83,43 @@ func TestOutageOfAStagedSource(t *testing.T) {
 	}
 }
 
+// TestSilenceIsRemembered: after one silent answer a start waits a second for the list, until the
+// source answers or some minutes have passed.
+func TestSilenceIsRemembered(t *testing.T) {
+	folder := model(t)
+	st := openStore(t, store.Options{})
+	first := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": copied{dir.Source{}}}})
+	if _, _, err := stageWithProgress(t, first, folder); err != nil {
+		t.Fatal(err)
+	}
+	first.Close()
+	synctest.Test(t, func(t *testing.T) {
+		var silence atomic.Int64
+		late := func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(time.Duration(silence.Load())):
+				return nil
+			}
+		}
+		l := loader.New(loader.Options{Store: st, Sources: map[string]loader.Source{"file": unlisted{copied{dir.Source{}}, late}}})
+		defer l.Close()
+		for i, step := range []struct{ pause, silence, took time.Duration }{
+			{0, time.Hour, 10 * time.Second}, {time.Minute, time.Hour, time.Second}, {time.Minute, 2 * time.Second, time.Second},
+			{time.Minute, 500 * time.Millisecond, 500 * time.Millisecond}, {0, 2 * time.Second, 2 * time.Second},
+			{0, time.Hour, 10 * time.Second}, {0, time.Hour, time.Second}, {10 * time.Minute, time.Hour, 10 * time.Second},
+		} {
+			time.Sleep(step.pause)
+			silence.Store(int64(step.silence))
+			began := time.Now()
+			if _, _, err := stageWithProgress(t, l, folder); err != nil || time.Since(began) != step.took {
+				t.Errorf("step %d took %s, %v; want %s", i, time.Since(began), err, step.took)
+			}
+		}
+	})
+}
+
 // stageWithProgress stages a folder and returns the last progress.
 func stageWithProgress(t *testing.T, l *loader.Loader, folder string) (*loader.Checkpoint, loader.Progress, error) {
 	t.Helper()

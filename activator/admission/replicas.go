@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // CoolDown is how long a replica that failed a request is not chosen, whatever
@@ -38,6 +39,7 @@ type replica struct {
 	inFlight int
 	listed   bool      // in the newest snapshot; others end the requests they have
 	coolsAt  time.Time // when the cool-down after a failure ends; zero: it did not fail
+	errors   functions.ErrorRun
 }
 
 // usable reports whether the replica may be given requests.

@@ -169,6 +169,12 @@ func (r *Request) MarkFailed(broken bool, now time.Time) {
 	}
 }
 
+// NoteAnswer notes the status of the replica's answer, and reports whether its engine is to be
+// probed.
+func (r *Request) NoteAnswer(status int) (probe bool) {
+	return r.Grant.slot != nil && r.Grant.slot.errors.Note(status)
+}
+
 // Retry is the result of Request.Retry.
 type Retry uint8
 

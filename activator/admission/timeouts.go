@@ -2,6 +2,8 @@ package admission
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +37,32 @@ func ParseTimeouts(header func(string) string, stream bool) ClientTimeouts {
 	}
 	p.NoWake = strings.EqualFold(header("thaw-warm"), "never")
 	return p
+}
+
+// MaxSession is the most bytes of a session's name.
+const MaxSession = 256
+
+// CheckHeaders refuses a wrong value of the request headers of thaw that set how a request
+// waits and where it goes: it would be ignored.
+func CheckHeaders(header func(string) string) *openai.Error {
+	refuse := func(name, want string) *openai.Error {
+		return openai.New(openai.InvalidValue, "The header "+name+" is "+want+", not `"+functions.Clip(header(name))+"`.").With(name)
+	}
+	if h := header("thaw-max-wait"); h != "" {
+		if _, ok := ParseSpan(h); !ok {
+			return refuse("thaw-max-wait", "seconds above 0 such as 30 or 0.5, or a duration such as 30s")
+		}
+	}
+	if h := header("thaw-cold"); h != "" && !slices.Contains(functions.ColdPolicies, functions.ColdPolicy(h)) {
+		return refuse("thaw-cold", "wait, other or hedge")
+	}
+	if h := header("thaw-warm"); h != "" && !strings.EqualFold(h, "never") {
+		return refuse("thaw-warm", "never, or is left out")
+	}
+	if len(header("thaw-session")) > MaxSession {
+		return refuse("thaw-session", fmt.Sprintf("text of up to %d bytes", MaxSession))
+	}
+	return nil
 }
 
 // OfficialTimeout is after how long an official client sends a plain request again, by the

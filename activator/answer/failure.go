@@ -42,7 +42,7 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 		return redirectError(a.Response), nil
 	case a.Response.Status >= 500 && a.End && EngineDied(a.Begin):
 		return nil, &EngineError{}
-	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && !at.Media() && !a.Events && isNoAnswer(a.Begin):
+	case IsSuccess(a.Response.Status) && a.Encoding == "" && a.End && !at.Media() && !a.Events && a.isForeign(at.Usage):
 		return a.ForeignError(), nil
 	case !IsSuccess(a.Response.Status) || a.Encoding != "", !stream && !a.End:
 		return nil, nil
@@ -87,13 +87,18 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 	return nil, nil
 }
 
-// isNoAnswer reports whether a whole body is nothing, or a page, such as that of a proxy's login.
-func isNoAnswer(body []byte) bool {
-	switch body = bytes.TrimSpace(body); string(body) {
+// isForeign reports whether a whole body is nothing, a page, such as that of a proxy's login, JSON
+// in lines or a part of an object; or no object, where the answers of the endpoint are.
+func (a *Answer) isForeign(isObject bool) bool {
+	body := bytes.TrimSpace(bytes.TrimPrefix(a.Begin, []byte("\ufeff")))
+	switch string(body) {
 	case "", "null", "[]", "{}":
 		return true
 	}
-	return body[0] == '<'
+	if strings.HasSuffix(mediaType(a.Response), "ndjson") {
+		return true
+	}
+	return body[0] == '<' || body[0] == '{' && body[len(body)-1] != '}' || isObject && body[0] != '{'
 }
 
 // ForeignError is the error of an answer that a client of the endpoint cannot read although its

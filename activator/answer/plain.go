@@ -11,9 +11,17 @@ import (
 	"github.com/thaw-dev/thaw/functions/openai"
 )
 
-// FinishedIdle is how long a stream may be silent behind its finish_reason. Usage and the end
-// mark come at once where they come.
-const FinishedIdle = 10 * time.Second
+// Behind its finish_reason a stream may be silent for FinishedIdle, and for UsageIdle where a usage
+// chunk is still to come.
+const FinishedIdle, UsageIdle = 2 * time.Second, 10 * time.Second
+
+// IdleOfFinished is how long a stream may be silent behind its finish_reason.
+func IdleOfFinished(seen *openai.Stream, wantsUsage bool) time.Duration {
+	if wantsUsage && !seen.Usage.Known && !seen.Done {
+		return UsageIdle
+	}
+	return FinishedIdle
+}
 
 // readStream reads the stream that an engine answers a plain request with: all of it up to
 // maxUnstreamed bytes, or its first error.
@@ -21,13 +29,15 @@ func (a Answer) readStream(want *Want) Answer {
 	var seen openai.Stream
 	a.convertLineEnds(a.Begin)
 	seen.Pass(a.Begin)
-	limit := time.Now().Add(want.Most)
+	limit, spoke := time.Now().Add(want.Most), true
 	for len(a.Begin) < maxUnstreamed {
 		idle := want.Idle
 		if seen.Finished && want.Choices == 1 || len(seen.Said) > 0 && !seen.Token {
-			idle = min(idle, FinishedIdle)
+			idle = min(idle, IdleOfFinished(&seen, true))
 		}
-		a.Response.LimitSilence(idle)
+		if spoke || !seen.Finished { // comments are no reason to wait longer
+			a.Response.LimitSilence(idle)
+		}
 		a.Begin = slices.Grow(a.Begin, 4<<10)
 		from, n := len(a.Begin), 0
 		var err error
@@ -38,6 +48,7 @@ func (a Answer) readStream(want *Want) Answer {
 			seen, from = openai.Stream{}, 0
 		}
 		seen.Pass(a.Begin[from:])
+		spoke = openai.HasData(a.Begin[from:])
 		if err == nil && time.Now().After(limit) {
 			err = upstream.ErrSilent // only comments, or tokens without an end
 		}

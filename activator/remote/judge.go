@@ -2,12 +2,11 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json/jsontext"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -32,15 +31,15 @@ func (c *Call) Judge(res *upstream.Response, body []byte, whole bool, err error)
 	case err != nil:
 		return c.judgeError(err)
 	case res.Status >= 300:
-		return c.judgeStatus(res.Status, body, whole)
+		return c.judgeStatus(res, body, whole)
 	}
 	kind := res.Header("content-type")
 	events, isJSON := strings.HasPrefix(kind, "text/event-stream"), strings.HasPrefix(kind, "application/json")
 	if at := openai.FindEndpoint(c.request.Endpoint); !events && !isJSON && !(at != nil && at.Media()) {
-		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)) + c.pathHint())
+		return c.garbage("its answer is no JSON but " + strconv.Quote(functions.Clip(kind)) + c.words(body, whole) + c.pathHint())
 	}
 	if isJSON && whole && !jsontext.Value(bytes.TrimSpace(body)).IsValid() {
-		return c.garbage("its answer is no JSON")
+		return c.garbage("its answer is no JSON" + c.words(body, whole))
 	}
 	var failure *openai.Error
 	switch {
@@ -79,7 +78,7 @@ func (c *Call) judgeError(err error) *openai.Error {
 		c.Fail(c.describeDial(err))
 		return c.t.unavailable(c.problem)
 	case errors.Is(err, upstream.ErrSilent):
-		c.Fail("it is silent for longer than its timeouts allow")
+		c.Fail("it is silent for longer than " + c.silence())
 		return openai.New(openai.EngineHung, fmt.Sprintf("The remote `%s` did not answer: %s.", c.t.spec.Metadata.Name, c.problem))
 	case errors.Is(err, upstream.ErrProtocol):
 		return c.garbage("its answer is not HTTP")
@@ -89,67 +88,104 @@ func (c *Call) judgeError(err error) *openai.Error {
 	return c.garbage("its connection broke before the answer was there")
 }
 
-// describeDial describes why there is no connection, without what a resolver or a
-// certificate of a private network tells.
+// silence is the bound of how long it may be silent now.
+func (c *Call) silence() string {
+	first, idle := c.t.timeouts.FirstToken.Std(), c.t.timeouts.Idle.Std()
+	switch {
+	case c.status > 0:
+		return fmt.Sprintf("timeouts.idle (%s)", idle)
+	case c.request.Stream || !c.request.Generates:
+		return fmt.Sprintf("timeouts.firstToken (%s)", first)
+	}
+	return fmt.Sprintf("timeouts.firstToken (%s) and timeouts.idle (%s) together", first, idle)
+}
+
+// Reword makes the error of an engine that broke off its answer that of the Remote. c may be nil.
+func (c *Call) Reword(e *openai.Error) {
+	if c == nil {
+		return
+	}
+	e.Message = strings.Replace(e.Message, "The engine", "The remote `"+c.t.spec.Metadata.Name+"`", 1)
+	if e.Code == openai.EngineHung {
+		e.Message += " It was silent for longer than " + c.silence() + "."
+	}
+}
+
+// describeDial describes why there is no connection.
 func (c *Call) describeDial(err error) string {
-	var certificate *tls.CertificateVerificationError
-	var name *net.DNSError
-	var record tls.RecordHeaderError
-	var alert tls.AlertError
 	addr, refused := httpsource.IsRefused(err)
 	switch {
 	case refused:
 		return fmt.Sprintf("its address %s is not public; name its host in %s if it is meant", addr, httpsource.HostsVariable)
-	case errors.As(err, &certificate):
-		return "its certificate is not accepted: " + functions.Clip(certificate.Err.Error())
-	case errors.As(err, &record), errors.As(err, &alert):
-		return "it does not speak TLS as it should"
-	case errors.As(err, &name):
-		return "its host name is not found"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "there is no connection to it within " + c.t.timeouts.Connect.Std().String()
+		return fmt.Sprintf("there is no connection to %s within %s (timeouts.connect)", c.t.addr, c.t.timeouts.Connect.Std())
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "it refuses connections"
+		return c.t.addr + " refuses connections: start it, or correct url"
 	}
-	return "there is no connection to it"
+	e := httpsource.NoAnswer(err)
+	return fmt.Sprintf("there is no connection to %s: %s (%s)", c.t.addr, e.Detail, e.Fix)
+}
+
+// words are the other side's own, behind a colon; "" there are none that may be shown.
+func (c *Call) words(body []byte, whole bool) string {
+	e := openai.EngineError(500, nil, body, time.Time{})
+	if !c.passes(body, whole) || strings.HasPrefix(e.Message, "The engine answered with status") { // it has none
+		return ""
+	}
+	return ": " + functions.Clip(strings.TrimRight(e.Message, ". \n"))
+}
+
+// keyPlace is where the key comes from.
+func (t *target) keyPlace() string {
+	switch from := t.spec.Spec.KeyFrom; {
+	case from.Env != "":
+		return "which is in the variable " + from.Env
+	case t.keyFile.path != "":
+		return "which is in the file that keyFrom names"
+	}
+	return "which is none: set keyFrom"
 }
 
 // judgeStatus handles an answer that is no success.
-func (c *Call) judgeStatus(status int, body []byte, whole bool) *openai.Error {
-	name := c.t.spec.Metadata.Name
+func (c *Call) judgeStatus(res *upstream.Response, body []byte, whole bool) *openai.Error {
+	name, status, words := c.t.spec.Metadata.Name, res.Status, c.words(body, whole)
 	switch {
 	case status < 400:
-		c.proved, c.problem = misconfigured, fmt.Sprintf("it redirects (%d), and redirects are not followed; set url to where the API is", status)
+		c.proved, c.problem = misconfigured, fmt.Sprintf("it redirects (%d) to %q, and redirects are not followed; set url to where the API is",
+			status, functions.Clip(res.Header("location")))
 		return c.broken(c.problem).Final()
 	case status == 401 || status == 403 && judgeForbidden(body) == misconfigured:
-		c.proved, c.problem = misconfigured, fmt.Sprintf("it refuses the key of this server (%d); see keyFrom", status)
+		c.proved, c.problem = misconfigured, fmt.Sprintf("it refuses the key of this server (%d%s), %s", status, words, c.t.keyPlace())
 		return c.t.unavailable(c.problem).Final()
 	case status == 403:
-		c.proved, c.problem = judgeForbidden(body), "it refuses what this server asks it for (403)"
+		c.proved, c.problem = judgeForbidden(body), "it refuses what this server asks it for (403"+words+")"
 	case status == 429:
 		c.proved = good
 		c.holdRequests()
 	case status == 503 && c.after != "": // a side that loads its model, or is full
 		c.proved = good
 	case status >= 500:
-		c.Fail(fmt.Sprintf("it answers with status %d", status))
+		c.Fail(fmt.Sprintf("it answers with status %d%s", status, words))
 	default:
 		c.proved = good
 	}
 	passes := c.passes(body, whole)
 	if hint := c.pathHint(); hint != "" && (status == 404 || status == 405) && !bytes.Contains(body, []byte("model")) {
 		_, path := c.t.path(c.request.Endpoint)
-		words := ""
-		if passes && len(bytes.TrimSpace(body)) > 0 {
-			words = ": " + functions.Clip(openai.EngineError(status, nil, body, time.Time{}).Message)
-		}
 		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` answers %d at %s%s%s.", name, status, path, words, hint))
 	}
+	e := openai.EngineError(status, res.Header, body, c.t.owner.o.Now())
 	switch {
-	case passes:
+	case passes && status == 404 && e.JSON != nil && bytes.Contains(body, []byte("model")):
+		e.JSON, e.Message = nil, fmt.Sprintf("The remote `%s` answers 404%s (model: %s in its file)", name, words, functions.Clip(c.Model()))
+		return e
+	case passes && e.JSON != nil:
 		return nil
 	case status == 404 || status == 405:
-		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s.", name, c.request.Endpoint))
+		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s%s.", name, c.request.Endpoint, words))
+	case passes:
+		e.Message = fmt.Sprintf("The remote `%s` answers %d%s", name, status, cmp.Or(words, " and no text"))
+		return e
 	case status == 429:
 		return openai.New(openai.RateLimitExceeded,
 			fmt.Sprintf("The other side of the remote `%s` takes no more requests now.", name)).After(c.RetryAfter())

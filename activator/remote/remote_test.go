@@ -13,6 +13,7 @@ import (
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/activator/spend"
+	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 )
@@ -213,9 +214,9 @@ func TestKeyFile(t *testing.T) {
 	if e != nil || c.key != "sk-one" {
 		t.Fatal(e)
 	}
-	c.judgeStatus(401, nil, true)
+	c.judgeStatus(&upstream.Response{Status: 401}, nil, true)
 	old, _ := s.Begin(Request{Name: cloud, Team: "default"})
-	old.judgeStatus(401, nil, true)
+	old.judgeStatus(&upstream.Response{Status: 401}, nil, true)
 	c.End(openai.Usage{}, 503, now)
 	state(functions.Failed, "refuses the key of this server (401)")
 	write("sk-two\n")

@@ -204,12 +204,8 @@ func (s *Set) ReadHeaders(q *Request, r *Route) (e *openai.Error) {
 	if q.Data, e = s.Class(r, q.Team, q.Header("thaw-data")); e != nil {
 		return e
 	}
-	if h := q.Header("thaw-cold"); h != "" {
-		if q.Cold = functions.ColdPolicy(h); !slices.Contains(functions.ColdPolicies, q.Cold) {
-			return openai.New(openai.InvalidValue, "The header thaw-cold is wait, other or hedge, not `"+functions.Clip(h)+"`.").With("thaw-cold")
-		}
-	}
-	return nil
+	q.Cold = functions.ColdPolicy(q.Header("thaw-cold"))
+	return admission.CheckHeaders(q.Header)
 }
 
 // shortHash is a hash of 16 hex digits, the same in all activators.
@@ -224,7 +220,7 @@ func shortHash(s string) string {
 // Read fills in the features of a request's body. A dry run notes nothing.
 func (r *Route) Read(q *Request, env *openai.Envelope, body []byte, path string, seen *Families, dry bool) {
 	q.Features = r.features(q, env, body, path, &seen.readings)
-	if s := q.Header("thaw-session"); s != "" && len(s) <= 256 {
+	if s := q.Header("thaw-session"); s != "" {
 		q.Features.Session = shortHash(q.Team + "\x00" + s)
 	}
 	if f := q.Features.PromptFamily; f != "" {

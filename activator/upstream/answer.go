@@ -95,7 +95,7 @@ func (a *answer) readHead(res *Response, headOnly bool) error {
 	}
 	res.Length = a.remain
 	if a.chunked {
-		res.Length, a.remain = -1, 0
+		a.remain = 0
 	}
 	return nil
 }

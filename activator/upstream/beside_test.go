@@ -6,10 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestTake: which connection the next request gets, by how long those that are idle have
@@ -149,6 +153,94 @@ func serveSlowly(nc net.Conn) {
 		<-time.After(time.Duration(2+3*(len(body)+n)%7) * time.Millisecond)
 		if _, err := io.WriteString(nc, whole(string(body))); err != nil {
 			return
+		}
+	}
+}
+
+// earlyConn is an engine's end of a connection that answers a large request before it has read
+// all of it.
+type earlyConn struct {
+	net.Conn
+	used   bool
+	spoken *atomic.Int32
+}
+
+func (c *earlyConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > lastWrite && !c.used {
+		c.used = true
+		c.spoken.Add(1)
+		io.WriteString(c, okHello)
+	}
+	return n, err
+}
+
+// TestSecondTryBesideOthers: a request whose connection ends, or answers too early, goes on a new
+// one, although others are idle: they may do the same.
+func TestSecondTryBesideOthers(t *testing.T) {
+	for _, size := range []int{10, 8 << 20} {
+		var all sync.WaitGroup
+		all.Add(3)
+		var tries, dialled atomic.Int32
+		e := newWrappedEngine(t, func(c net.Conn) net.Conn {
+			return &earlyConn{Conn: c, used: dialled.Add(1) > 3, spoken: &tries}
+		}, func(c net.Conn, _ *http.Request, _ []byte, n int) bool {
+			if n == 0 {
+				io.WriteString(c, okHello)
+			} else if size <= lastWrite {
+				tries.Add(1)
+			}
+			return n == 0
+		})
+		c := client(t, Options{IdleTimeout: time.Hour})
+		for range 3 {
+			go func() {
+				r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
+				if err != nil {
+					t.Error(err)
+				}
+				all.Done()
+				all.Wait() // each has a connection
+				if err == nil {
+					io.ReadAll(r)
+					r.Close()
+				}
+			}()
+		}
+		all.Wait()
+		testkit.Eventually(t, "three connections are idle", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.count == 3
+		})
+		r, err := c.Do(t.Context(), postRequest(e.addr, strings.Repeat("x", size)))
+		if err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		io.ReadAll(r)
+		r.Close()
+		if e.conns.Load() != 4 || tries.Load() != 1 {
+			t.Errorf("%d bytes: %d connections, %d tries before the last", size, e.conns.Load(), tries.Load())
+		}
+	}
+}
+
+// TestReportsApart: what was found at one address is reported by its next answer, whatever the
+// answers of others are meanwhile.
+func TestReportsApart(t *testing.T) {
+	c := New(Options{})
+	c.markUnsolicited("a:1")
+	c.peerAt("b:1")
+	for _, addr := range []string{"b:1", "c:1", "b:1"} {
+		var res Response
+		if c.report(addr, &res); res.Unsolicited != 0 || res.FirstUnsolicited {
+			t.Errorf("%s: %+v", addr, res)
+		}
+	}
+	for _, want := range []int{1, 0} {
+		var res Response
+		if c.report("a:1", &res); res.Unsolicited != want || res.FirstUnsolicited != (want > 0) {
+			t.Errorf("%+v, want %d", res, want)
 		}
 	}
 }

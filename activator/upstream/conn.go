@@ -229,7 +229,6 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	case err == nil || n > 0:
 		return n, nil
 	}
-	c.answer.close = true
 	return 0, c.failed(io.ErrUnexpectedEOF, err)
 }
 

@@ -153,6 +153,7 @@ func TestRedirectedPaths(t *testing.T) {
 		{addr: "e:80", prefix: "/replicas/r", path: "/a", location: "/a/"},
 		{addr: "e:80", path: "/a", location: "/a/#x"},
 		{addr: "e:80", path: "/a", location: "mailto:a"},
+		{addr: "e:80", path: "/a", location: "http:/a/"},
 		{addr: "e:80", path: "/a?x=1&y=2", location: "/a/?x=1&y=2", want: "/a/?x=1&y=2"},
 		{addr: "e:80", path: "/a?x=1", location: "/a/"},
 		{addr: "e:80", path: "/a", location: "/a/?x=1"},

@@ -160,6 +160,8 @@ func TestEdgesOfAnswers(t *testing.T) {
 		"folded":          {ok + body, ok + "a: b\r\n c\r\n" + body},
 		"two codings": {ok + "Transfer-Encoding: CHUNKED\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
 			ok + "transfer-encoding: chunked\r\ntransfer-encoding: gzip\r\n\r\n0\r\n\r\n"},
+		"no coding":         {ok + "transfer-encoding: identity\r\n" + body, ok + "transfer-encoding: identity, x\r\n" + body},
+		"no body beside it": {ok + body, ok + "content-length: 0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"},
 		"coding first":      {ok + body, ok + "transfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n0\r\n\r\n"},
 		"1.0 with a coding": {"HTTP/1.0 200 OK\r\n\r\n", "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"},
 		"negative":          {ok + body, ok + "content-length: -1\r\n\r\na"},
@@ -400,6 +402,12 @@ func TestUnsolicitedValue(t *testing.T) {
 			t.Errorf("%s: %s and %s", endpoint, addr, prefix)
 		}
 	}
+	for text, times := range map[string]bool{"HTTP/1.1 408": true, "HTTP/1.0 408 Request Timeout": true, "HTTP/1.1 40": false, "": false, "HTTP/1.1 4080": true,
+		"HTTP/2.1 408": false, "HTTP/1.1 418": false} {
+		if isTimeoutAnswer([]byte(text)) != times {
+			t.Errorf("%q is the answer of an end: %v", text, !times)
+		}
+	}
 	o := New(Options{}).o
 	if o.DialTimeout != 5*time.Second || o.IdleTimeout != 4*time.Second || o.MaxIdle != 256 || o.MaxHead != 32<<10 ||
 		o.Dial == nil || o.Framed {
@@ -426,6 +434,9 @@ func TestClosedAnswer(t *testing.T) {
 	r, err := c.Do(t.Context(), postRequest(e.addr, "{}"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n, err := r.Read(nil); n != 0 || err != nil {
+		t.Errorf("nothing is read: %d, %v", n, err)
 	}
 	r.Filter(func(body io.Reader) io.Reader {
 		return io.MultiReader(strings.NewReader("<"), body, strings.NewReader(">"))

@@ -350,6 +350,8 @@ func TestReportBeforeRedirect(t *testing.T) {
 			io.WriteString(c, okHello+" and more")
 		case requests == 3:
 			io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n"+UnsolicitedHeader+": 2\r\n\r\nhello")
+		case requests == 7:
+			io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n"+UnsolicitedHeader+": 4 first\r\n\r\nhello")
 		case strings.HasSuffix(r.URL.Path, "/"):
 			io.WriteString(c, okHello)
 		default:
@@ -358,7 +360,7 @@ func TestReportBeforeRedirect(t *testing.T) {
 		return true
 	})
 	c := client(t, Options{})
-	for i, want := range []int{0, 3, 0} {
+	for i, want := range []int{0, 3, 0, 4} {
 		r, err := c.Do(t.Context(), postRequest(e.addr, "x"))
 		if err != nil {
 			t.Fatal(err)

@@ -45,7 +45,6 @@ func (t *transport) startTLS(ctx context.Context, config *tls.Config) error {
 	t.under = &pollable{Conn: t.conn, socket: t.socket}
 	conn := tls.Client(t.under, config)
 	t.conn = conn
-	t.reader.Reset(conn)
 	err := conn.HandshakeContext(ctx)
 	if err != nil {
 		conn.NetConn().Close()

@@ -146,7 +146,7 @@ func TestFlags(t *testing.T) {
 // TestNames looks up metrics, variables, error codes, annotations and API paths.
 func TestNames(t *testing.T) {
 	text := sources(t)
-	spec, err := os.ReadFile("../../platform/api/testdata/openapi.json")
+	spec, err := os.ReadFile("../../platform/api/openapi.json")
 	if err != nil {
 		t.Fatal(err)
 	}

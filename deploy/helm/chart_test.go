@@ -154,6 +154,10 @@ func TestValues(t *testing.T) {
 			[]string{"agentpool: gpu", "path: /mnt/thaw", "--store=/mnt/thaw", "- /mnt/thaw\n", "system-node-critical", "a: b", "name: X"}, []string{"gpu.present", "/var/lib/thaw"}},
 		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
 		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
+		{"a load balancer for some", "activator: {service: {type: LoadBalancer, spec: {loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local, ipFamilyPolicy: PreferDualStack}}}", "Service thaw-system/thaw",
+			[]string{"- 10.0.0.0/8", "externalTrafficPolicy: Local", "ipFamilyPolicy: PreferDualStack", "type: LoadBalancer", "port: 80"}, nil},
+		{"a registry with a port", "image: {repository: 'registry.example.com:5000/ml/thaw'}", "DaemonSet thaw-system/thaw-loader", []string{"image: registry.example.com:5000/ml/thaw:dev"}, nil},
+		{"disk of the container", "controller: {resources: {requests: {ephemeral-storage: 1Gi}}}", "Deployment thaw-system/thaw-controller", []string{"ephemeral-storage: 1Gi", "memory: 128Mi"}, nil},
 		{"more", "activator: {replicas: 3}", "Deployment thaw-system/thaw-activator", []string{"replicas: 3"}, nil},
 		{"how the controller decides", "clusterDomain: k8s.example.com\ncontroller: {eviction: next-use, keepAlive: learned, prewarm: true, " +
 			"prewarmBudget: 1h30m, historyClaim: past}", "Deployment thaw-system/thaw-controller",
@@ -170,8 +174,7 @@ func TestValues(t *testing.T) {
 			"Deployment thaw-system/thaw-activator", []string{"affinity:\n        podAntiAffinity:\n          x: zone", "team: infra", "sidecar.istio.io/inject: \"false\"", "name: GOMEMLIMIT", "name: POD_NAMESPACE"}, nil},
 		{"where the loaders are", "loader: {affinity: {nodeAffinity: {x: on-demand}}, podAnnotations: {a/b: c}}",
 			"DaemonSet thaw-system/thaw-loader", []string{"affinity:\n        nodeAffinity:\n          x: on-demand", "a/b: c"}, nil},
-		{"nodes", "controller: {annotateNodes: false}", "Deployment thaw-system/thaw-controller", nil, []string{"annotate-nodes"}},
-		{"no right to nodes", "controller: {annotateNodes: false}", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
+		{"no right to change nodes", "", "ClusterRole /thaw-controller", []string{"nodes"}, []string{"bounded by", "- nodes\n  verbs:\n  - patch"}},
 		{"elsewhere", "knative: {namespace: other}", "Role other/thaw-controller", []string{"endpointslices"}, nil},
 		{"monitor", "serviceMonitor: {enabled: true, labels: {release: prometheus}}", "ServiceMonitor thaw-system/thaw-controller", []string{"release: prometheus", "interval: 30s", "key: metrics-token"}, nil},
 		{"pods' monitor", "serviceMonitor: {enabled: true}", "PodMonitor thaw-system/thaw", []string{"port: metrics", "key: metrics-token"}, nil},
@@ -196,8 +199,7 @@ func TestValues(t *testing.T) {
 			}
 		})
 	}
-	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\ncontroller: {annotateNodes: "+
-		"false}\npodPolicy: {enabled: false}")
+	all, err := render(t, "networkPolicies: {enabled: false}\npodDisruptionBudgets: {enabled: false}\npodPolicy: {enabled: false}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,26 +212,6 @@ func TestValues(t *testing.T) {
 		if all["ValidatingAdmissionPolicy /"+name] == nil || all["ValidatingAdmissionPolicyBinding /"+name] == nil {
 			t.Errorf("%s is gone", name)
 		}
-	}
-}
-
-// TestOpenShift: the pods that restricted-v2 is to admit name no user and no group, and the
-// SCC of models' pods allows their user and their folder of the node, no more.
-func TestOpenShift(t *testing.T) {
-	got, err := render(t, "openshift: true")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"thaw-controller", "thaw-activator"} {
-		pod, _, err := unstructured.NestedMap(got["Deployment thaw-system/"+name], "spec", "template", "spec", "securityContext")
-		if err != nil || pod["runAsNonRoot"] != true || len(pod) != 2 {
-			t.Errorf("%s: %v, %v; want runAsNonRoot and seccompProfile alone", name, pod, err)
-		}
-	}
-	scc, role := got["SecurityContextConstraints /thaw-models"], got["ClusterRole /thaw-models"]
-	user, _, _ := unstructured.NestedString(scc, "runAsUser", "type")
-	if scc["allowHostDirVolumePlugin"] != true || scc["allowPrivilegedContainer"] != false || user != "MustRunAsNonRoot" || role == nil {
-		t.Errorf("SCC %v, role %v", scc, role)
 	}
 }
 
@@ -309,10 +291,24 @@ func TestSchema(t *testing.T) {
 		"loader: {resources: {requests: {gpu: 1}}}",
 		"clusterDomain: .local", "clusterDomain: a b", "controller: {eviction: fifo}", "controller: {keepAlive: always}", "controller: {prewarm: 'yes'}", "controller: {prewarmBudget: 1}", "controller: {prewarmBudget: 0h}", "controller: {prewarmBudget: -1h}",
 		"controller: {historyClaim: a/b}", "activator: {hold: maybe}", "activator: {hold: 404}", "activator: {maxBody: 0Mi}", "activator: {maxBody: many}", "activator: {maxBody: -1}", "activator: {clientShare: 101}",
+		"image: {repository: 'r/x:1'}", "image: {repository: r/x@sha256}", "image: {repository: ''}", "loader: null", "controller: null", "loader: {sourceSecret: null}", "activator: {podLabels: {app.kubernetes.io/component: x}}",
+		"activator: {trustedProxies: [nonsense]}", "activator: {service: {spec: {selector: {a: b}}}}", "controller: {resources: null}",
 		"controller: {affinity: {nodes: {}}}", "controller: {podLabels: {a: 1}}", "activator: {env: [{value: x}]}", "loader: {podAnnotations: []}",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: %v", values, err)
 		}
+	}
+}
+
+// TestNamespace: a release in a namespace where the programs do not look is refused.
+func TestNamespace(t *testing.T) {
+	c := load(t)
+	all, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "thaw", Namespace: "ml", IsInstall: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (engine.Engine{}).Render(c, all); err == nil || !strings.Contains(err.Error(), "not in ml: helm install … -n thaw-system") {
+		t.Error(err)
 	}
 }

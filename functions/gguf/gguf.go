@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -103,18 +104,54 @@ func VersionProblem(v uint32) string {
 // list has been counted: writers put it last, and it is most of the bytes. Errors are
 // *Error, or those of r.
 func Read(r io.ReaderAt, size int64) (*Metadata, error) {
-	d := &decoder{r: bufio.NewReaderSize(io.NewSectionReader(r, 0, min(size, maxBytes)), chunk), size: size}
+	m, _, err := read(newDecoder(r, size))
+	return m, err
+}
+
+// ReadWhole is Read of all metadata. It also reads where the tensors begin, and returns the
+// least size that a file with them has.
+func ReadWhole(r io.ReaderAt, size int64) (m *Metadata, least int64, err error) {
+	d := newDecoder(r, size)
+	d.whole = true
+	m, tensors, err := read(d)
+	if err != nil || tensors == 0 {
+		return m, 0, err
+	}
+	var last uint64 // where the last tensor begins, in the data
+	for range tensors {
+		d.skip(d.u64())             // name
+		d.skip(uint64(d.u32()) * 8) // shape
+		d.u32()                     // type
+		if last = max(last, d.u64()); d.err != nil {
+			return nil, 0, d.err
+		}
+	}
+	if last > math.MaxInt64/2 {
+		return nil, 0, invalid("a tensor at byte %d", last)
+	}
+	at, _ := d.section.Seek(0, io.SeekCurrent) // which fails for no section
+	at -= int64(d.r.Buffered())
+	align := int64(cmp.Or(m.Int("general.alignment"), 32))
+	return m, (at+align-1)/align*align + int64(last) + 1, nil
+}
+
+func newDecoder(r io.ReaderAt, size int64) *decoder {
+	section := io.NewSectionReader(r, 0, min(size, maxBytes))
+	return &decoder{section: section, r: bufio.NewReaderSize(section, chunk), size: size}
+}
+
+// read reads the metadata, and returns the number of tensors too.
+func read(d *decoder) (*Metadata, uint64, error) {
 	m := &Metadata{Values: map[string]any{}, Lengths: map[string]uint64{}}
 	if head := d.bytes(4); d.err == nil && string(head) != "GGUF" {
-		return nil, invalid("it does not begin with GGUF")
+		return nil, 0, invalid("it does not begin with GGUF")
 	}
 	if v := d.u32(); d.err == nil && (v < 2 || v > 3) {
-		return nil, invalid("%s", VersionProblem(v))
+		return nil, 0, invalid("%s", VersionProblem(v))
 	}
-	d.u64() // number of tensors
-	keys := d.u64()
+	tensors, keys := d.u64(), d.u64()
 	if d.err == nil && keys > maxKeys {
-		return nil, invalid("%d keys; at most %d are read", keys, maxKeys)
+		return nil, 0, invalid("%d keys; at most %d are read", keys, maxKeys)
 	}
 	for range keys {
 		key := d.key()
@@ -128,17 +165,19 @@ func Read(r io.ReaderAt, size int64) (*Metadata, error) {
 		}
 	}
 	if d.err != nil {
-		return nil, d.err
+		return nil, 0, d.err
 	}
-	return m, nil
+	return m, tensors, nil
 }
 
 type decoder struct {
-	r    *bufio.Reader
-	size int64
-	err  error
-	done bool // the rest does not matter
-	buf  [8]byte
+	section *io.SectionReader
+	r       *bufio.Reader // of section
+	size    int64
+	whole   bool // the rest matters too
+	err     error
+	done    bool // the rest does not matter
+	buf     [8]byte
 }
 
 // fail keeps the first error. An end of the file is one of the file.
@@ -223,7 +262,7 @@ func (d *decoder) list(m *Metadata, key string) {
 	width := widths[kind]
 	switch {
 	case d.err != nil:
-	case key == "tokenizer.ggml.tokens" && m.Int(m.Text("general.architecture")+".block_count") > 0:
+	case !d.whole && key == "tokenizer.ggml.tokens" && m.Int(m.Text("general.architecture")+".block_count") > 0:
 		d.done = true
 	case kind == typeText:
 		for range n {

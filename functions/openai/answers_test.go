@@ -51,9 +51,18 @@ func TestStatuses(t *testing.T) {
 			t.Errorf("%s: %s", errType, e.For("/v1/messages").Body())
 		}
 	}
+	for code, status := range map[string]int{"context_length_exceeded": 400, "invalid_prompt": 400, "invalid_value": 400, "content_policy_violation": 400,
+		"invalid_api_key": 401, "model_not_found": 404, "rate_limit_exceeded": 429, "insufficient_quota": 429} {
+		for errType, want := range map[string]int{"t": status, "api_error": 500} {
+			e, stated := Failure([]byte(`data: {"error":{"message":"x","type":"` + errType + `","code":"` + code + `"}}` + "\n"))
+			if e == nil || e.Status != want || !stated || e.ShouldRetry() != (want == 429 && code[0] == 'r') {
+				t.Errorf("%s of type %s: %+v, stated %v", code, errType, e, stated)
+			}
+		}
+	}
 	for errType, status := range map[string]int{"invalid_request_error": 400, "BadRequestError": 400, "authentication_error": 401, "permission_error": 403,
 		"not_found_error": 404, "NotFoundError": 404, "request_too_large": 413, "rate_limit_error": 429, "insufficient_quota": 429, "server_error": 500,
-		"api_error": 500, "InternalServerError": 500, "internal_error": 500, "overloaded_error": 529} {
+		"api_error": 500, "InternalServerError": 500, "internal_error": 500, "overloaded_error": 529, "validation": 422, "template_error": 422, "tool_error": 422, "overloaded": 429} {
 		if e, stated := Failure([]byte(`data: {"error":{"message":"x","type":"` + errType + `"}}` + "\n")); e == nil || e.Status != status || !stated {
 			t.Errorf("%s: %+v, stated %v", errType, e, stated)
 		}
@@ -79,7 +88,7 @@ func TestAdviceOfEngines(t *testing.T) {
 		retry             bool
 		seconds           int
 	}{
-		{429, "", "2500", "", true, 3}, {429, "4", "2500", "", true, 3}, {429, "4", "x", "", true, 4}, {429, "0", "2500", "", true, 3}, {429, "", "0", "", true, 1}, {429, "", "-5", "", true, 1},
+		{429, "", "2500", "", true, 3}, {429, "4", "2500", "", true, 3}, {429, "4", "x", "", true, 4}, {429, "0", "2500", "", true, 3}, {429, "4", "0", "", true, 4}, {429, "4", "-5", "", true, 4}, {429, "4", "NaN", "", true, 4}, {429, "", "0", "", true, 1}, {429, "", "-5", "", true, 1},
 		{429, "", "x", "", true, 1}, {429, "", "NaN", "", true, 1}, {500, "", "1500", "", true, 2}, {500, "", "x", "", false, 0}, {500, "", "", "true", true, 1},
 		{500, "", "", "yes", false, 0}, {500, "5", "", "false", false, 0}, {429, "5", "", "false", false, 0}, {429, "5", "", "true", true, 5}, {503, "", "", "", true, 1},
 	} {
@@ -135,6 +144,7 @@ func TestWordsOfErrors(t *testing.T) {
 		{`{"error":{"message":"m","type":"` + strings.Repeat("é", 65) + `","code":"` + strings.Repeat("é", 65) + `","param":"` + strings.Repeat("é", 65) + `"}}`, "m", strings.Repeat("é", 64), strings.Repeat("é", 64), strings.Repeat("é", 64)},
 		{`{"error":{"message":"m","type":"x` + strings.Repeat("é", 64) + `","code":"` + strings.Repeat("c", 128) + `"}}`, "m", "x" + strings.Repeat("é", 63), strings.Repeat("c", 128), ""},
 		{`{"message":"` + strings.Repeat("é", maxWords) + `"}`, strings.Repeat("é", maxWords/2), "server_error", "internal_error", ""},
+		{strings.Repeat("a", 2*maxWords) + strings.Repeat("\xff", maxWords), strings.Repeat("a", maxWords), "server_error", "internal_error", ""}, // what is cut off does not count
 		{strings.Repeat("a", 3*maxWords), strings.Repeat("a", maxWords), "server_error", "internal_error", ""},
 	} {
 		e := EngineError(500, nil, []byte(x.in), time.Time{})

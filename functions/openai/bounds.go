@@ -205,9 +205,6 @@ func schemaText(key, literal []byte, texts int) error {
 
 // schemaValue checks a value at nesting depth deep.
 func schemaValue(key, v []byte, deep, texts int) error {
-	if v[0] != '{' && v[0] != '[' {
-		return nil
-	}
 	w := walker{b: v, depth: MaxSchemaDepth, member: func(parent, name, value []byte) error {
 		if string(parent) == "patternProperties" && patternText(string(name)) != nil {
 			return badPattern(string(name))

@@ -8,19 +8,20 @@ import (
 // Endpoint is a path of an engine that a client may reach, with POST.
 type Endpoint struct {
 	Path    string
-	Streams bool // "stream": true makes the answer an event stream with an end mark
-	Form    bool // multipart/form-data; all others accept JSON
-	Usage   bool // supports stream_options.include_usage
+	Streams bool   // "stream": true makes the answer an event stream with an end mark
+	Form    bool   // multipart/form-data; all others accept JSON
+	Usage   bool   // supports stream_options.include_usage
+	End     string // the event that ends a stream, where it is the same for all
 	Noop    func(b []byte, model string, created time.Time) []byte
 }
 
 // Endpoints is the whole allow-list: engines have many more paths, and some of them load
 // code, stop the engine or tell of other people's requests.
 var Endpoints = [...]Endpoint{
-	{Path: "/v1/chat/completions", Streams: true, Usage: true, Noop: NoopChat},
-	{Path: "/v1/completions", Streams: true, Usage: true, Noop: NoopCompletion},
+	{Path: "/v1/chat/completions", Streams: true, Usage: true, End: Done, Noop: NoopChat},
+	{Path: "/v1/completions", Streams: true, Usage: true, End: Done, Noop: NoopCompletion},
 	{Path: "/v1/responses", Streams: true}, // events are numbered: comments only
-	{Path: "/v1/messages", Streams: true},
+	{Path: "/v1/messages", Streams: true, End: "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"},
 	{Path: "/v1/messages/count_tokens"},
 	{Path: "/v1/embeddings"},
 	{Path: "/v1/rerank"}, {Path: "/v2/rerank"}, {Path: "/rerank"},

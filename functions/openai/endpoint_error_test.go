@@ -62,6 +62,11 @@ func TestErrorForms(t *testing.T) {
 			}
 		}
 	}
+	torn := New(InternalError, "no")
+	torn.JSON = []byte(`{"type":"error","error":{"type":"x","message":"no"} x`)
+	if got := string(torn.FrameFor("/v1/messages", 0)); got != `data: {"error":{"message":"no","type":"server_error","param":null,"code":"internal_error"}}`+"\n\n" {
+		t.Errorf("a frame of what is no JSON: %s", got)
+	}
 	if (*Error)(nil).For("/v1/messages") != nil {
 		t.Error("no error became one")
 	}

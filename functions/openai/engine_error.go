@@ -64,7 +64,7 @@ func readErrorWords(body []byte) errorWords {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	if len(body) == 0 || d.Decode(&v) != nil || d.More() {
+	if d.Decode(&v) != nil || d.More() {
 		return errorWords{message: readPlainWords(body)}
 	}
 	w := wordsOf(v, 0)
@@ -114,10 +114,10 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 	w.param, _ = v["param"].(string)
 	for _, name := range [...]string{"code", "status", "status_code", "statusCode"} {
 		s := fmt.Sprint(v[name])
-		n, err := strconv.Atoi(s)
+		n, _ := strconv.Atoi(s)
 		switch v[name].(type) {
 		case string, json.Number:
-			if err == nil && n >= 400 && n < 600 {
+			if n >= 400 && n < 600 {
 				w.status = n
 			} else if w.code == "" {
 				w.code = s
@@ -125,9 +125,9 @@ func wordsOfObject(v map[string]any, depth int) (w errorWords) {
 		}
 	}
 	var all []string
-	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason"} {
+	for _, name := range [...]string{"error", "message", "msg", "error_message", "errorMessage", "error_description", "errmsg", "error_msg", "detail", "errors", "title", "description", "reason", "choices"} {
 		inner := wordsOf(v[name], depth+1)
-		if name == "error" || len(all) == 0 {
+		if len(all) == 0 {
 			w = inner.over(w)
 		}
 		if inner.message != "" && (len(all) == 0 || name != "title" && len(all) == 1 && all[0] != inner.message && isString(v["error"])) {
@@ -178,7 +178,7 @@ func readPlainWords(body []byte) string {
 	}
 	title := strings.Join(all, " ")
 	text := strings.Join(strings.Fields(html.UnescapeString(htmlHidden.ReplaceAllString(s, " "))), " ")
-	if title == "" || strings.HasPrefix(text, title) {
+	if strings.HasPrefix(text, title) {
 		return text
 	}
 	return strings.TrimSpace(title + " " + text)
@@ -250,7 +250,7 @@ var statusOfCode = map[string]int{
 // setAdvice takes the engine's own advice on when to try again.
 func (e *Error) setAdvice(header func(name string) string, now time.Time) {
 	after := ParseRetryAfter(header("retry-after"), now, MaxRetryAfter)
-	if ms, err := strconv.ParseFloat(header("retry-after-ms"), 64); err == nil && ms > 0 { // the official clients read it first
+	if ms, _ := strconv.ParseFloat(header("retry-after-ms"), 64); ms > 0 { // the official clients read it first
 		after = secondsOf(ms/1000, MaxRetryAfter)
 	}
 	retry := *e.Retry
@@ -275,10 +275,7 @@ func ParseRetryAfter(value string, now time.Time, maximum time.Duration) time.Du
 	if s, err := strconv.ParseFloat(value, 64); err == nil {
 		return secondsOf(s, maximum)
 	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
+	at, _ := http.ParseTime(value) // of another text the zero time, which is over
 	return secondsOf(at.Sub(now).Seconds(), maximum)
 }
 
@@ -290,7 +287,8 @@ func secondsOf(s float64, maximum time.Duration) time.Duration {
 }
 
 // IsErrorObject reports whether a JSON object, such as a chunk of a stream, is an error: it
-// has a member error that is not empty, calls itself one, or has an error_message and no choices.
+// or its first choice has a member error that is not empty, or it calls itself one, or has an
+// error_message and no choices.
 func IsErrorObject(d []byte) bool {
 	if len(d) == 0 || d[0] != '{' || !bytes.Contains(d, []byte(`"error`)) {
 		return false
@@ -305,11 +303,20 @@ func IsErrorObject(d []byte) bool {
 		case "error_message":
 			hasWords = isTruthy(value)
 		case "choices":
-			hasChoices = isTruthy(value)
+			hasChoices, isError = isTruthy(value), isFailedChoice(value)
 		}
 		return !isError
 	})
 	return isError || hasWords && !hasChoices
+}
+
+// isFailedChoice reports whether the first of the choices is an error, as gateways to several APIs write it.
+func isFailedChoice(choices []byte) bool {
+	if !bytes.Contains(choices, []byte(`"error"`)) || choices[0] != '[' {
+		return false
+	}
+	v := memberNamed(choices[skipSpace(choices, 1):], "error")
+	return v != nil && isTruthy(v)
 }
 
 // hasErrorShape reports whether clients find the words of an error by themselves: it has a
@@ -344,7 +351,7 @@ func memberNamed(d []byte, name string) (v []byte) {
 // and the last.
 func eachMember(d []byte, yield func(name, value []byte) bool) {
 	i := skipSpace(d, 1)
-	for i < len(d) && d[i] == '"' {
+	for {
 		end, _, err := scanString(d, i)
 		if err != nil {
 			return

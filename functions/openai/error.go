@@ -193,8 +193,7 @@ func (e *Error) RetrySeconds() int {
 	if d == 0 || !e.ShouldRetry() {
 		return 0
 	}
-	d = min(max(d, time.Second), MaxRetryAfter)
-	return int(math.Ceil(d.Seconds()))
+	return int(math.Ceil(min(d, MaxRetryAfter).Seconds()))
 }
 
 // Header yields the header fields of the answer, content type included; the

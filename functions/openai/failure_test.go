@@ -97,6 +97,7 @@ func TestEngineError(t *testing.T) {
 		{"torn", `{"error":{"message":"x`, 400, `{"error":{"message":"x`, "invalid_request_error", "invalid_request", false},
 		{"bytes", "\x1f\x8b\x08\x00\x00", 400, "The engine answered with status 400 and no text.", "invalid_request_error", "invalid_request", false},
 		{"nothing", "", 500, "The engine answered with status 500 and no text.", "server_error", "internal_error", false},
+		{"an empty message", ` { "error": {"message" : ""} }`[1:], 500, `{"error":{"message":""}}`, "server_error", "internal_error", true},
 		{"empty members", `{"error":{}}`, 500, `{"error":{}}`, "server_error", "internal_error", false},
 	} {
 		e := EngineError(x.status, nil, []byte(x.in), now)

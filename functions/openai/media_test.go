@@ -174,7 +174,7 @@ func TestFormFields(t *testing.T) {
 	}{
 		{"language", "en", ""}, {"response_format", "verbose_json", ""}, {"temperature", "0.2", ""}, {"timestamp_granularities[]", "word", ""},
 		{"prompt", "https://a", ""}, {"n", "1", ""}, {"logprobs", "true", ""}, {"max_completion_tokens", "100", ""},
-		{"n", "100000", InvalidValue}, {"best_of", "64", InvalidValue}, {"max_tokens", "x", InvalidValue}, {"max_output_tokens", "-2", InvalidValue}, {"max_tokens", "-1", ""}, {"n", "8", ""}, {"n", "9", InvalidValue},
+		{"n", "100000", InvalidValue}, {"best_of", "64", InvalidValue}, {"best_of[]", "64", InvalidValue}, {"max_tokens", "x", InvalidValue}, {"max_output_tokens", "-2", InvalidValue}, {"max_tokens", "-1", ""}, {"n", "8", ""}, {"n", "9", InvalidValue},
 		{"max_completion_tokens", "99999999999", InvalidValue},
 		{"request_id", "x", UnsupportedParameter}, {"kv_transfer_params", "{}", UnsupportedParameter}, {"vllm_xargs", "{}", UnsupportedParameter},
 		{"mm_processor_kwargs", "{}", UnsupportedParameter}, {"priority", "-1", UnsupportedParameter}, {"prompt_embeds", "gASV", UnsupportedParameter},

@@ -22,6 +22,8 @@ func TestMisplacedJSON(t *testing.T) {
 		`{"model":"m","user":None}`:             "write null",
 		`{"model" "m"}`:                         "a colon is expected at byte 9, not `\"m\"}`.",
 		`{"model":"m","n":aaaaaaaaaaaaaaaé}`:    "not `aaaaaaaaaaaaaaa`",
+		"{\"model\":\x7fa":                      "not `?a`",
+		`{"model":"\u0041`:                      "it ends inside a string",
 		`{"model"`:                              "it ends where a colon is expected",
 		`[{"model":"m"}]`:                       "not an array: send each request by itself",
 		`model=m&prompt=x`:                      "it begins with `model=m&prompt=x`: send JSON as it is",

@@ -98,7 +98,11 @@ func (p *peeker) run() (err error) {
 		return invalidJSON("", "it is UTF-16 or UTF-32: encode it as UTF-8.")
 	}
 	if !utf8.Valid(b) {
-		return invalidJSON("", "it is not valid UTF-8: encode it as UTF-8.")
+		at := 0
+		for r, n := utf8.DecodeRune(b); r != utf8.RuneError || n > 1; r, n = utf8.DecodeRune(b[at:]) {
+			at += n
+		}
+		return invalidJSON("", "byte %d (0x%x) is not valid UTF-8: encode it as UTF-8.", at, b[at])
 	}
 	i := skipSpace(b, skipMark(b))
 	if i == len(b) {
@@ -110,6 +114,8 @@ func (p *peeker) run() (err error) {
 		return invalidJSON("", "an object is expected, not a string: it may have been encoded twice.")
 	case '[':
 		return invalidJSON("", "an object is expected, not an array: send each request by itself.")
+	case '\'':
+		return invalidJSON("", "it begins with a single quote, which the shell has not taken away: send it from a file, curl -d @body.json.")
 	default:
 		return invalidJSON("", "an object is expected, and it begins with `%s`: send JSON as it is, not a form or an event.", beginning(b[i:]))
 	}
@@ -197,7 +203,7 @@ func (p *peeker) addKey(key []byte) error {
 			seen = p.over[k-len(p.keys)]
 		}
 		if bytes.Equal(seen, key) {
-			return New(InvalidJSON, "The body is ambiguous: a key appears twice.").With(pointer(key))
+			return New(InvalidJSON, "The body is ambiguous: the key "+cleanMessage(string(key))+" appears twice.").With(pointer(key))
 		}
 	}
 	if p.n == p.maxKeys {
@@ -282,7 +288,7 @@ func (p *peeker) note(key []byte, at span, count int) error {
 		}
 		return p.checkMedia(key, v)
 	default:
-		if len(key) == 5 && strings.EqualFold(string(key), "model") {
+		if strings.EqualFold(string(key), "model") {
 			p.miscased = string(key)
 		}
 		return p.checkMember(key, v, count)

@@ -257,7 +257,21 @@ func TestRecordOfStreams(t *testing.T) {
 		"incomplete":             {"event: response.incomplete\ndata: {}\n\n"},
 		"event names":            {"event:error\n\n", hi}, "other event names": {"event: errors\nevent: message_stop \n\n"},
 		"many usages": {"data: {" + strings.Repeat(`"usage":{"prompt_tokens":1},`, 15) + `"usage":{"prompt_tokens":2},"usage":{"prompt_tokens":3}}` + "\n\n"},
-		"half":        {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
+		"texts":       {"data: one\n\n", "data:\n\n", "data: data: two\n\n", "data:data:\n\n", "data: data: {\"choices\":[{\"text\":\"x\"}]}\n\n", "data: three\n\n", done},
+		"texts that are none": {"event: ping\ndata: one\n\n", "event: x\ndata: two\n\n", "data: : c\n\n",
+			"data: " + strings.Repeat("y", 129) + "\n\n", "data: z\n\n",
+			"data: {\"a\":\ndata: \"b\"\ndata: }\n\n", "data: data: [DONE]\n\n"},
+		"a ping behind another": {"event: ping\n\nevent: x\n\ndata: one\n\n"}, "a ping's data, then more": {"event: ping\ndata: {}\n\n", "data: one\n\n"},
+		"half": {hi[:30], hi[30:] + usage[:20], usage[20:], done[:8], done[8:]},
+	}
+	for i, end := range []string{`{"type":"message_stop"}`, `{"type":"message_stopp"}`, `{ "type": "response.completed","response":{}}`, `{"response":{}, "type":"response.incomplete"}`,
+		`{"a":1,"type": "response.done"}`, `{"a":1,"type":"response.failed"}`, `{"a":1,"type":"message_stop","b":2}`, `{"type":"x","a":"message_stop"}`, `{"a":{"b":1,"type":"message_stop"}}`,
+		`{"kind":"message_stop"}`, `{"a":[1],"Type":"message_stop"}`, `{"type":"response.done"}`, `{"typ":"response.done"}`, `{"type" :"response.done"}`} {
+		streams[fmt.Sprintf("end by type %02d", i)] = []string{"data: " + end + "\n\n"}
+	}
+	for name := range strings.FieldsSeq("response.completed response.incomplete response.done response.failed response.created " +
+		"message_stop error ping") {
+		streams["event "+name] = []string{"event: " + name + "\ndata: {}\n\n"}
 	}
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(streams)) {
@@ -271,6 +285,7 @@ func TestRecordOfStreams(t *testing.T) {
 				state := ""
 				for flag, is := range map[string]bool{
 					" token": s.Token, " finished": s.Finished, " failed": s.Failed, " done": s.Done, " lines": s.InLines,
+					" doubled": s.Doubled,
 				} {
 					if is {
 						state += flag
@@ -278,6 +293,9 @@ func TestRecordOfStreams(t *testing.T) {
 				}
 				words := strings.Fields(state)
 				slices.Sort(words)
+				if len(s.Said) > 0 {
+					words = append(words, fmt.Sprintf("said %q", s.Said))
+				}
 				lines = append(lines, fmt.Sprintf("%s, takes usage %v: %q: %s; %v %v next %d", name, takes, event, shown, words, s.Usage, sequence))
 			}
 		}

@@ -227,7 +227,7 @@ func TestMembersAgree(t *testing.T) {
 			t.Errorf("%s: %v", text, got)
 		}
 	}
-	for _, torn := range []string{`{"error"`, `{"error":`, `{"error" 1}`, `{"error"}`, `["error"]`, `{"a":1 "error":1}`, `{"a":1;"error":1}`} {
+	for _, torn := range []string{`{"error"`, `{"error":`, `{"error" 1}`, `{"error"}`, `["error"]`, `{"a":1 "error":1}`, `{"a":1;"error":1}`, `["error":"x"}`, `"error":"x"`} {
 		if IsErrorObject([]byte(torn)) {
 			t.Errorf("%s is an error", torn)
 		}

@@ -115,7 +115,7 @@ func (r *Renamer) passJSON(c byte) {
 		if r.depth < len(r.object) {
 			r.object[r.depth] = c == '{'
 		}
-		r.nested = r.depth == 2 && c == '{' && r.object[1] && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
+		r.nested = r.depth == 2 && c == '{' && (r.keyIs("response") || r.keyIs("message")) || r.depth > 2 && r.nested
 		r.expects, r.named = r.readsKeys(), false
 	case '}', ']':
 		r.depth = max(0, r.depth-1)
@@ -124,9 +124,6 @@ func (r *Renamer) passJSON(c byte) {
 		r.expects, r.named = r.readsKeys(), false
 	case ':':
 		r.named = r.readsKeys() && r.keyIs("model")
-	case ' ', '\t', '\r', '\n':
-	default: // a number or a literal
-		r.named = false
 	}
 }
 

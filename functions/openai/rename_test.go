@@ -28,6 +28,8 @@ func TestRenamer(t *testing.T) {
 		{"not JSON", false, `<a "model":"v">}}]`, `<a "model":"v">}}]`},
 		{"events", true, ": {\"model\":\"v\"}\nevent: x\ndata: {\"model\":\"v\"}\r\n\r\ndata:{\"a\":1,\"model\":\"v\"}\n\ndata: [DONE]\n\n", ": {\"model\":\"v\"}\nevent: x\ndata: {\"model\":\"NEW\"}\r\n\r\ndata:{\"a\":1,\"model\":\"NEW\"}\n\ndata: [DONE]\n\n"},
 		{"an event that is broken", true, "data: {\"model\":\"v\n\ndata: {\"model\":\"v\"}\n\n", "data: {\"model\":\"NEW\"\n\ndata: {\"model\":\"NEW\"}\n\n"},
+		{"the end of a broken event", true, "data: {\"model\":\"v\n", "data: {\"model\":\"NEW\"\n"},
+		{"more ends than begins", false, `}]}{"a":{"model":"v"}}[{"model":"v"}]`, `}]}{"a":{"model":"v"}}[{"model":"v"}]`},
 		{"almost data", true, "dat: {\"model\":\"v\"}\ndatum\ndata{\"model\":\"v\"}\n", "dat: {\"model\":\"v\"}\ndatum\ndata{\"model\":\"v\"}\n"},
 	} {
 		for size := 1; size <= len(c.body); size++ {

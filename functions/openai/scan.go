@@ -62,7 +62,7 @@ const maxLine = 1 << 20
 func (s *Stream) Pass(p []byte) []byte {
 	s.out = s.out[:0]
 	// Whole lines of which none is in question are not copied.
-	takes := s.TakeUsage && (len(s.line) > 0 || s.long || s.blank || len(p) == 0 || p[len(p)-1] != '\n' || maybeUsage(p))
+	takes := s.TakeUsage && (len(s.line) > 0 || s.blank || len(p) == 0 || p[len(p)-1] != '\n' || maybeUsage(p))
 	for rest := p; len(rest) > 0; {
 		i := bytes.IndexByte(rest, '\n')
 		whole := i >= 0
@@ -321,7 +321,7 @@ func joinData(first, p []byte) []byte {
 // no error.
 func WholeError(body []byte) *Error {
 	body = bytes.TrimSpace(body)
-	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 {
+	if !IsErrorObject(body) || memberValue(body, "choices") >= 0 && !isFailedChoice(memberNamed(body, "choices")) {
 		return nil
 	}
 	e, _ := frameError(body)
@@ -338,8 +338,8 @@ const wordsOfErrors = " code msg message detail details status success type titl
 // an error.
 func WordsAlone(body []byte) *Error {
 	body = bytes.TrimSpace(body)
-	if len(body) == 0 || body[0] != '{' || !jsontext.Value(body).IsValid() {
-		return nil
+	if len(body) == 0 || body[0] != '{' || bytes.Contains(body, []byte(`"choices"`)) {
+		return nil // most answers end here, before they are read
 	}
 	alone, worded := true, false
 	eachMember(body, func(name, value []byte) bool {
@@ -353,7 +353,7 @@ func WordsAlone(body []byte) *Error {
 		}
 		return alone
 	})
-	if !alone || !worded {
+	if !alone || !worded || !jsontext.Value(body).IsValid() {
 		return nil
 	}
 	e, _ := frameError(body)

@@ -26,7 +26,7 @@ func (e *Envelope) Splice(dst [][]byte, body []byte, name string, usage bool) []
 			with = append(with, ',')
 		}
 		cuts[n], n = cut{e.model, with}, n+1
-	case name != e.Model || e.Model == "":
+	case name != e.Model:
 		with := []byte(name)
 		if !e.form {
 			with = appendQuoted(make([]byte, 0, len(name)+2), name)

@@ -123,7 +123,7 @@ func (s *UsageScan) passStructure(c byte) {
 			s.usage.Known = true
 			return
 		}
-		if c != ' ' && c != '\t' && c != '\r' && c != '\n' || s.digits > 0 {
+		if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
 			s.number = otherValue
 		}
 	}
@@ -136,17 +136,15 @@ func (s *UsageScan) passStructure(c byte) {
 	case '{', '[':
 		s.depth++
 		if s.depth == 2 {
-			s.counts = c == '{' && keyEquals(s.key[:s.keySize], "usage")
+			s.counts = keyEquals(s.key[:s.keySize], "usage")
 		}
-		s.expects = s.depth == 2 && s.counts
+		s.expects = s.counts
 	case '}', ']':
 		if s.depth--; s.depth == 0 {
 			s.state = scanOver
 		}
-		s.expects = false
 	case ',':
 		s.expects = s.depth == 1 || s.depth == 2 && s.counts
-		s.keySize = 0
 	case ':':
 		if s.depth == 2 && s.counts {
 			s.expectNumber()

@@ -5,6 +5,13 @@ import (
 	"testing"
 )
 
+// TestUsageAppend: the member usage of an answer, with the sum of both counts.
+func TestUsageAppend(t *testing.T) {
+	if got := string(Usage{Prompt: 3, Completion: 20}.Append([]byte(`"usage":`))); got != `"usage":{"prompt_tokens":3,"completion_tokens":20,"total_tokens":23}` {
+		t.Error(got)
+	}
+}
+
 // TestUsageScan: usage counts wherever the answer's object has it, and nowhere else.
 func TestUsageScan(t *testing.T) {
 	const usage = `"usage":{"prompt_tokens":17,"prompt_tokens_details":{"completion_tokens":9},"total_tokens":229,"completion_tokens":212}`

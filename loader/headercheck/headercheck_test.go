@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -140,6 +142,72 @@ func TestGGUF(t *testing.T) {
 	}{{good, ""}, {good[:23], source.Truncated}, {append([]byte("GGUF\x09\x00\x00\x00"), make([]byte, 16)...), source.Corrupt}, {append([]byte("ggml"), good...), source.Corrupt}} {
 		if err := headercheck.File("x.gguf", bytes.NewReader(tc.b), int64(len(tc.b))); source.KindOf(err) != tc.kind {
 			t.Errorf("%q: %v", tc.b, err)
+		}
+	}
+}
+
+// ggufFile writes a GGUF file with these whole numbers, and a tensor of 8 bytes at each of these
+// places of the data.
+func ggufFile(values map[string]uint32, tensors ...uint64) []byte {
+	text := func(b []byte, s string) []byte {
+		return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
+	}
+	b := append([]byte("GGUF"), 3, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(tensors)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(values)+4))
+	b = binary.LittleEndian.AppendUint32(text(b, "general.architecture"), 8)
+	b = text(b, "llama")
+	b = binary.LittleEndian.AppendUint32(text(b, "llama.block_count"), 4)
+	b = binary.LittleEndian.AppendUint32(b, 2)
+	b = binary.LittleEndian.AppendUint32(text(b, "tokenizer.ggml.tokens"), 9)
+	b = text(text(append(b, 8, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0), "a"), "bc")
+	for _, name := range slices.Sorted(maps.Keys(values)) { // behind the tokens, as writers do
+		b = binary.LittleEndian.AppendUint32(text(b, name), 4)
+		b = binary.LittleEndian.AppendUint32(b, values[name])
+	}
+	b = binary.LittleEndian.AppendUint32(text(b, "z"), 7)
+	b = append(b, 1)
+	end := uint64(0)
+	for _, at := range tensors {
+		b = binary.LittleEndian.AppendUint32(text(b, "blk.0"), 2)
+		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, 2), 4)
+		b = binary.LittleEndian.AppendUint64(append(b, 0, 0, 0, 0), at)
+		end = max(end, at+8)
+	}
+	align := max(int(values["general.alignment"]), 32)
+	b = append(b, make([]byte, (align-len(b)%align)%align)...)
+	return append(b, make([]byte, end)...)
+}
+
+// TestGGUFTensors: a file that ends before its last tensor begins was cut short, wherever that
+// is; one part of several under another name is refused with the way to join them.
+func TestGGUFTensors(t *testing.T) {
+	split := map[string]uint32{"split.no": 1, "split.count": 3}
+	for _, tc := range []struct {
+		name string
+		b    []byte
+		want string
+	}{
+		{"m.gguf", ggufFile(nil, 0, 64), ""},
+		{"m.gguf", ggufFile(nil), ""},
+		{"m.gguf", ggufFile(map[string]uint32{"general.alignment": 4096}, 64, 0), ""},
+		{"m.gguf", ggufFile(map[string]uint32{"split.count": 1}, 0), ""},
+		{"a/m-00002-of-00003.gguf", ggufFile(split, 0), ""},
+		{"m.gguf", ggufFile(split, 0), "is part 2 of 3 of a model (split.count), renamed or joined with others by cat (name the parts NAME-00001-of-00003.gguf, or join"},
+		{"m-00002-of-00002.gguf", ggufFile(split, 0), "is part 2 of 3"},
+		{"m.gguf", append(ggufFile(split, 0), ggufFile(split, 0)...), "is part 2 of 3"},
+	} {
+		err := headercheck.File(tc.name, bytes.NewReader(tc.b), int64(len(tc.b)))
+		if (err == nil) != (tc.want == "") || err != nil && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
+		}
+	}
+	for _, whole := range [][]byte{ggufFile(nil, 0, 64), ggufFile(map[string]uint32{"general.alignment": 256}, 128, 0)} {
+		for n := range len(whole) - 8 {
+			err := headercheck.File("m.gguf", bytes.NewReader(whole[:n]), int64(n))
+			if source.KindOf(err) != source.Truncated || n >= 24 && !strings.Contains(err.Error(), "was cut short (copy the file again)") {
+				t.Errorf("%d of %d bytes: %v", n, len(whole), err)
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json/jsontext"
 	jsonv2 "encoding/json/v2"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/gguf"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
+	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -32,7 +34,10 @@ func File(name string, r io.ReaderAt, size int64) error {
 	case strings.EqualFold(path.Ext(name), ".safetensors"):
 		return Safetensors(r, size)
 	case strings.EqualFold(path.Ext(name), ".gguf"):
-		return GGUF(r, size)
+		if err := GGUF(r, size); err != nil {
+			return err
+		}
+		return checkTensors(name, r, size)
 	case path.Base(name) == "config.json":
 		return checkJSONObject(r, size)
 	case slices.Contains(tokenizerFiles, path.Base(name)):
@@ -89,6 +94,29 @@ func GGUF(r io.ReaderAt, size int64) error {
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: "GGUF: " + gguf.VersionProblem(v)}
+	}
+	return nil
+}
+
+// checkTensors returns an error for a GGUF file that ends before its last tensor begins, or
+// that is one of several parts by its metadata and not by its name.
+func checkTensors(name string, r io.ReaderAt, size int64) error {
+	m, least, err := gguf.ReadWhole(r, size)
+	if e, ok := errors.AsType[*gguf.Error](err); ok && !e.Truncated {
+		return nil // the engine says what it cannot read
+	} else if ok {
+		return source.Fail(source.Truncated, "GGUF: "+e.Reason, WayOut(""))
+	} else if err != nil {
+		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
+	}
+	if size < least {
+		return source.Fail(source.Truncated,
+			fmt.Sprintf("the file has %d bytes and its last tensor begins at %d: it was cut short", size, least-1), WayOut(""))
+	}
+	parts := m.Int("split.count")
+	if _, _, of, ok := weightsets.Split(path.Base(name)); parts > 1 && (!ok || of != parts) {
+		return source.Fail(source.Corrupt, fmt.Sprintf("is part %d of %d of a model (split.count), renamed or joined with others by cat",
+			m.Int("split.no")+1, parts), fmt.Sprintf("name the parts NAME-00001-of-%05d.gguf, or join them by llama-gguf-split --merge", parts))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -110,10 +111,25 @@ func TestFolderOfPeer(t *testing.T) {
 type changing struct {
 	dir.Source
 	before func(name string)
+	// write, if set, is held while before writes: a listing or a file that is half written
+	// would be one version more.
+	write *sync.RWMutex
+}
+
+func (c changing) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	if c.write != nil {
+		c.write.RLock()
+		defer c.write.RUnlock()
+	}
+	return c.Source.Plan(ctx, location, also)
 }
 
 func (c changing) Open(file source.File) (*os.File, error) {
 	c.before(file.Name)
+	if c.write != nil {
+		c.write.RLock()
+		defer c.write.RUnlock()
+	}
 	return c.Source.Open(file)
 }
 
@@ -145,11 +161,17 @@ func TestFolderChanges(t *testing.T) {
 		}
 		write(0)
 		var opened, changed atomic.Int64
-		disk := changing{before: func(name string) {
-			if name == "model.safetensors" && opened.Add(1)%every == every-1 && changed.Add(1) <= times {
-				write(byte(changed.Load()))
+		disk := changing{write: new(sync.RWMutex)}
+		disk.before = func(name string) {
+			if name != "model.safetensors" || opened.Add(1)%every != every-1 {
+				return
 			}
-		}}
+			disk.write.Lock()
+			defer disk.write.Unlock()
+			if n := changed.Add(1); n <= times {
+				write(byte(n))
+			}
+		}
 		c, _ := shareFolder(t, folder, nil, disk)
 		n := c.join(t, "one", nil, nil)
 		s, err := n.loader.Stage(t.Context(), folder, loader.StageOptions{Base: loader.PeerLocation("home", "/")})

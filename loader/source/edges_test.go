@@ -3,6 +3,7 @@ package source_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -22,13 +23,18 @@ func TestEdgesOfNames(t *testing.T) {
 		{a(a("a", 127)+"/", 3) + a("a", 128), a(a("a", 127)+"/", 3) + a("a", 129)}, {a("a", 200), a("a", 201)}, {"x/" + a("a", 200) + "/y", "x/" + a("a", 201) + "/y"}, {parts(8), parts(9)},
 		{"a b", "a "}, {"a.b", "a."}, {"a b/c", "a /c"}, {"a.b/c", "a./c"}, {"a/b c", "a/ b"}, {".a", "."}, {"..a", ".."}, {"a/..b", "a/.."}, {"a/.b/c", "a/./c"}, {"a-b", "a\\b"}, {"a-b", "a:b"},
 		{"a b", "a\tb"}, {"a~", "a\x7f"}, {"ü", "\u00ad"}, {"ü", "\u0085"}, {"ü", "\xc3"}, {"a", "/a"}, {"a/b", "a//b"}, {"a/b", "a/b/"}, {"a", ""},
-		{"conn", "con"}, {"prnt/a", "prn/a"}, {"auxx.json", "AUX.json"}, {"null", "nul"}, {"com", "com0"}, {"coma", "com9"}, {"com10", "COM5.tar.gz"}, {"com/x", "a/lpt0"}, {"lpt", "LPT9.x"}, {"lpta", "lpt1"}, {"xom1", "com1"}, {"a.con", "con.a"},
+		{"conn", "con"}, {"prnt/a", "prn/a"}, {"auxx.json", "AUX.json"}, {"null", "nul"}, {"com", "com0"}, {"coma", "com9"}, {"com10", "COM5.tar.gz"}, {"com-", "com5"}, {"com~", "lpt5"}, {"com/x", "a/lpt0"}, {"lpt", "LPT9.x"}, {"lpta", "lpt1"}, {"xom1", "com1"}, {"a.con", "con.a"},
 	} {
 		if err := source.CheckName(x[0]); err != nil {
 			t.Errorf("%q: %v", x[0], err)
 		}
 		if err := source.CheckName(x[1]); source.KindOf(err) != source.Refused {
 			t.Errorf("%q: %v", x[1], err)
+		}
+	}
+	for _, pattern := range []string{"!x.md", "=x.md"} { // of other meaning
+		if (source.Globs{pattern}).Match(pattern) {
+			t.Errorf("%s matches itself", pattern)
 		}
 	}
 	for name, leaves := range map[string]bool{
@@ -165,7 +171,7 @@ func TestSelectOfAnyListing(t *testing.T) {
 	if _, _, err := source.Select("s", many, nil); source.KindOf(err) != source.Refused {
 		t.Errorf("10,001 files: %v", err)
 	}
-	for sizes, want := range map[[2]int64]source.Kind{{1 << 46, 0}: "", {1 << 45, 1 << 45}: "", {1<<46 + 1, 0}: source.Refused, {1 << 45, 1<<45 + 1}: source.Refused, {0, -1}: source.Refused, {0, 0}: ""} {
+	for sizes, want := range map[[2]int64]source.Kind{{1 << 46, 0}: "", {1 << 45, 1 << 45}: "", {1<<46 + 1, 0}: source.Refused, {1 << 45, 1<<45 + 1}: source.Refused, {1, math.MaxInt64}: source.Refused, {0, -1}: source.Refused, {0, 0}: ""} {
 		if _, _, err := source.Select("s", []source.File{{Name: "a.json", Size: sizes[0]}, {Name: "b.json", Size: sizes[1]}}, nil); source.KindOf(err) != want {
 			t.Errorf("sizes %v: %v", sizes, err)
 		}

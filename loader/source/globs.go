@@ -18,12 +18,12 @@ type Globs []string
 
 // Match reports whether a pattern matches the file.
 func (g Globs) Match(name string) bool {
-	if len(g) == 0 || isHidden(name) {
+	if isHidden(name) {
 		return false
 	}
 	return slices.ContainsFunc(g, func(pattern string) bool {
-		ok, err := path.Match(pattern, name)
-		return ok && err == nil && !strings.HasPrefix(pattern, functions.ExcludePrefix) && !strings.HasPrefix(pattern, functions.WeightsPrefix)
+		ok, _ := path.Match(pattern, name)
+		return ok && !strings.HasPrefix(pattern, functions.ExcludePrefix) && !strings.HasPrefix(pattern, functions.WeightsPrefix)
 	})
 }
 
@@ -32,7 +32,7 @@ func (g Globs) excludes(name string) bool {
 	return slices.ContainsFunc(g, func(pattern string) bool {
 		pattern, ok := strings.CutPrefix(pattern, functions.ExcludePrefix)
 		for p := name; ok && p != "." && p != "/"; p = path.Dir(p) {
-			if match, err := path.Match(pattern, p); match && err == nil {
+			if match, _ := path.Match(pattern, p); match {
 				return true
 			}
 		}

@@ -45,6 +45,10 @@ var listings = []string{
 	"con config.json", "con.json config.json", "a:b.json config.json", "a:b.txt config.json", "../config.json", "a/../b.txt", "/config.json", "./x.md config.json", "sub/./x.json",
 	"model.part config.json", "model.safetensors.incomplete", "MODEL.ZIP", "m.tar.gz config.json", "m.nemo", "m.onnx config.json", "m.engine", "sha256-0123", "ggml-model.bin", "ggml-model.txt", "SHA256-x", "m.7z m.part",
 	"m.crdownload", "m.aria2", "m.download", "m.tmp", "m.tar", "m.tgz", "m.zst", "m.xz", "m.llamafile", "m.mlmodel", "m.tflite", "README.md", "",
+	"m.h5", "m.msgpack config.json", "m.npz", "mmproj-F16.gguf config.json", "models--o--r/snapshots/0123/config.json", "models--o--r/refs/main", "x/snapshots/0123/config.json",
+	"m.gguf.part2 m.gguf.part10 m.gguf.part1 n.gguf.part1", "m.gguf.ab m.gguf.aa", "m.safetensors-split-b m.safetensors-split-a", "m.gguf.002 m.gguf.001 m.gguf.0003", "m'x.gguf.part1 m'x.gguf.part2", manyParts(20), manyParts(21),
+	"m.gguf-part-aof2 m.gguf-part-bof2", "b.txt B.txt b.TXT", "a.json a.json/x/c.json a.json/x/d.json a.json/x", "config.json model.safetensors original/model.safetensors original/params.json",
+	"consolidated.safetensors original/model.safetensors original/params.json",
 }
 
 // manyTwins is a listing in which each name comes twice, with files of each importance between.
@@ -52,6 +56,15 @@ func manyTwins() string {
 	var names []string
 	for i := range 8 {
 		names = append(names, fmt.Sprintf("tokenizer%d.txt x%d.json ~y%d.txt X%d.json ~Y%d.txt", i, i, i, i, i))
+	}
+	return strings.Join(names, " ")
+}
+
+// manyParts is a listing of a file in so many parts.
+func manyParts(n int) string {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("m.gguf.part%d", n-i))
 	}
 	return strings.Join(names, " ")
 }
@@ -116,5 +129,13 @@ func TestRecordOfSelections(t *testing.T) {
 		if i >= len(want) || i >= len(got) || got[i] != want[i] {
 			t.Fatalf("line %d of the record:\n%q\nwant\n%q", i+1, got[i:min(i+3, len(got))], want[i:min(i+3, len(want))])
 		}
+	}
+}
+
+// TestBlankBehindAName: weights whose name ends with a blank are named, for no listing shows it.
+func TestBlankBehindAName(t *testing.T) {
+	got := source.WithoutWeights([]string{"config.json", "sub/model.safetensors "}, "-")
+	if got != `rename "sub/model.safetensors ", whose name ends with a blank` {
+		t.Error(got)
 	}
 }

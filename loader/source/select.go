@@ -122,7 +122,7 @@ func (s *selection) dropTwins() error {
 		} else if other, ok := folders[low]; ok {
 			reason = fmt.Sprintf("is a file, and %q lies below it", other)
 		}
-		for p := path.Dir(low); p != "." && reason == ""; p = path.Dir(p) {
+		for p := path.Dir(low); p != "."; p = path.Dir(p) {
 			if other, ok := files[p]; ok {
 				reason = fmt.Sprintf("lies below %q, which is a file", other)
 			}
@@ -232,6 +232,8 @@ func WithoutWeights(names []string, otherwise string) string {
 			return functions.Clip(name) + " is of TensorFlow, Flax or MLX: save the model as safetensors"
 		}
 		switch {
+		case Weights(strings.TrimSpace(base)) && !Weights(base):
+			return fmt.Sprintf("rename %q, whose name ends with a blank", functions.Clip(name))
 		case weightsets.IsProjector(base):
 			return functions.Clip(name) + " reads images for a model, whose own GGUF file is missing beside it"
 		case partName.MatchString(name):

@@ -93,4 +93,8 @@ func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 	}
 }
 
+func isUnwritable(err error) bool {
+	return errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)
+}
+
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -923,3 +923,17 @@ func sumOf(b []byte) uint64 {
 	s.Write(b)
 	return s.Sum64()
 }
+
+// TestNoFolderToWrite: a folder that no store can be made in is an error with the way out.
+func TestNoFolderToWrite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{file, file + "/sub"} {
+		if _, err := store.Open(store.Options{Dir: folder}); err == nil ||
+			!strings.Contains(err.Error(), "not a directory (--data names a folder") {
+			t.Errorf("%s: %v", folder, err)
+		}
+	}
+}

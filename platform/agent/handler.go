@@ -110,7 +110,7 @@ func (h *Handler) infer(req *httpserver.Request, res *httpserver.Response) {
 	path := openai.InferPath(req.Body)
 	e, refused := enginehttp.CheckRequest(req, path, "") // proxy checks it again
 	if refused != nil {
-		enginehttp.WriteError(res, refused)
+		res.Refuse(refused)
 		return
 	}
 	_, name, found := strings.Cut(e.Model, "/")
@@ -147,7 +147,7 @@ func (h *Handler) proxy(r *managedReplica, path string, req *httpserver.Request,
 		return
 	}
 	if _, e := enginehttp.CheckRequest(req, path, r.Engine()); e != nil {
-		enginehttp.WriteError(res, e)
+		res.Refuse(e)
 		return
 	}
 	st := r.Status()

@@ -141,7 +141,6 @@ type API struct {
 	access *Access
 	guard  *browser.Guard
 	routes []endpoint
-	spec   []byte // the OpenAPI document
 }
 
 // New makes an API; it starts nothing.
@@ -150,7 +149,6 @@ func New(o Options) *API {
 	// Links of other sites may lead here: their pages cannot read what is shown.
 	a := &API{access: &o.Access, guard: browser.New(o.Access.Open, o.Access.Hosts, nil).Exact().ForPages()}
 	a.routes = a.table(&o)
-	a.spec = document(a.routes, o.Version)
 	return a
 }
 
@@ -327,9 +325,8 @@ func (e *endpoint) match(path string) (args []string, ok bool) {
 }
 
 func writeError(res *httpserver.Response, err *openai.Error) {
-	*res = httpserver.Response{Status: err.Status, Body: append(err.Body(), '\n')}
-	for name, value := range err.Header {
-		res.Set(name, value)
-	}
+	*res = httpserver.Response{}
+	res.Refuse(err)
+	res.Body = append(res.Body, '\n')
 	res.Set("cache-control", "no-store")
 }

@@ -395,14 +395,16 @@ func TestDocument(t *testing.T) {
 	if head.Get("Content-Type") != "application/json" {
 		t.Error(head)
 	}
+	made := string(makeDocument(r.api.routes))
 	if *update {
-		if err := os.WriteFile("testdata/openapi.json", []byte(body), 0o644); err != nil {
+		if err := os.WriteFile("openapi.json", []byte(made), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		document = made // as it will be in the next build
+		_, _, body = r.ask(t, "GET", "/openapi.json", "", "")
 	}
-	golden, err := os.ReadFile("testdata/openapi.json")
-	if err != nil || string(golden) != body {
-		t.Errorf("the API has changed (%v): go test ./platform/api -run TestDocument -update, and read the difference", err)
+	if body != strings.Replace(made, `"{version}"`, `"test"`, 1) {
+		t.Error("the API has changed: go test ./platform/api -run TestDocument -update, and read the difference")
 	}
 	var doc struct {
 		Paths map[string]map[string]struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/httpserver"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/platform/catalog"
 )
 
@@ -226,6 +227,9 @@ func (f *functionHandlers) deploy(x *exchange, res *httpserver.Response) *openai
 	}
 	if err != nil {
 		return catalogFailure(err)
+	}
+	if m := checked.Model; m != nil && f.Sizer != nil {
+		checked.Warnings = append(checked.Warnings, catalog.WarningsAt("", 0, loader.MissingFolders(m))...)
 	}
 	doc := checked.Document
 	if kept, ok := f.Catalog.Lookup(name); ok && !dry {

@@ -29,3 +29,16 @@ func TestDeployChecksGPUs(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 }
+
+type anySizer struct{ dividedSizer }
+
+func (anySizer) CheckGPUs(context.Context, *functions.Model) error { return nil }
+
+// TestDeployWarnsOfMissingFolder: a model whose source is not on the server's machine is kept, with a warning.
+func TestDeployWarnsOfMissingFolder(t *testing.T) {
+	r := start(t, func(o *Options) { o.Functions.Sizer = anySizer{} })
+	status, _, body := r.ask(t, "PUT", "/api/v1/functions/a/new", r.admin, modelFile("a", "new"))
+	if status != 201 || !strings.Contains(string(body), "/w/x is not on this machine") {
+		t.Errorf("%d %s", status, body)
+	}
+}

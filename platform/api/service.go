@@ -36,7 +36,8 @@ func (a *accessHandlers) keyList(x *exchange, res *httpserver.Response) *openai.
 func (a *accessHandlers) createKey(_ *exchange, r KeyRequest, res *httpserver.Response) *openai.Error {
 	r.Team = cmp.Or(r.Team, functions.DefaultTeam)
 	if !functions.IsLabel(r.Team) {
-		return openai.New(openai.InvalidValue, "A team is a DNS label: lower-case letters, digits and '-'.").With("team")
+		return openai.New(openai.InvalidValue,
+			"The team `"+functions.Clip(r.Team)+"` is no DNS label: lower-case letters, digits and '-'.").With("team")
 	}
 	secret, key, err := a.keys.Create(r.Team, r.Name, r.Admin)
 	if err != nil {
@@ -49,7 +50,7 @@ func (a *accessHandlers) createKey(_ *exchange, r KeyRequest, res *httpserver.Re
 func (a *accessHandlers) deleteKey(x *exchange, res *httpserver.Response) *openai.Error {
 	err := a.keys.Delete(x.args[0])
 	if errors.Is(err, auth.ErrNoKey) {
-		return notFound("The key " + x.args[0])
+		return openai.New(openai.NotFound, "The key "+x.args[0]+" does not exist: thaw keys list has the ids.")
 	}
 	if err != nil {
 		return openai.New(openai.InternalError, "The key was not ended: "+err.Error())

@@ -94,7 +94,7 @@ type DeployReply struct {
 	// Unchanged: the function was there just so, and nothing was written.
 	Unchanged bool `json:"unchanged,omitempty"`
 	// Warnings are about targets of a Router, and members of a Composition, that can never
-	// be chosen.
+	// be chosen, and about folders that a model names and that are not there.
 	Warnings catalog.Problems `json:"warnings,omitempty"`
 	// Sized says how spec.resources was worked out, or why not, of a model whose file
 	// leaves it out.

@@ -3,6 +3,7 @@ package catalog
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog/foreign"
 )
 
 // recoverProblem makes a Problem of a panic of the parser. Deferred.
@@ -87,6 +89,9 @@ func (d *decoder) begin() {
 func (d *decoder) add(pos *token.Position, path, hint, message string) {
 	if len(d.problems) >= maxProblems {
 		return
+	}
+	if strings.ContainsAny(message, "“”‘’") {
+		hint = "the marks “ ” ‘ ’ are no quotes of YAML: write \" or ' in their place"
 	}
 	p := Problem{File: d.file, Path: path, Message: message, Hint: hint}
 	if pos != nil {
@@ -167,7 +172,7 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 			d.fail(n, path, "", "%s where %s is wanted", d.describe(n, path), describeType(v.Type()))
 		} else if err := u.UnmarshalText([]byte(raw)); err != nil {
 			hint := ""
-			if path == "spec.scale.idle" && strings.HasPrefix(raw, "-") {
+			if path == "spec.scale.idle" && (strings.HasPrefix(raw, "-") || !strings.ContainsAny(raw, "0123456789")) {
 				hint = "scale: {min: 1} keeps a replica always"
 			}
 			d.fail(n, path, hint, "%v", err)
@@ -251,9 +256,14 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 	case !ok:
 		hint := ""
 		if m, is := n.(*ast.MappingNode); is && m.IsFlowStyle {
-			hint = bracesHint
+			hint = foreign.BracesHint
 		}
-		if path == "spec.engine" {
+		switch _, null := n.(*ast.NullNode); {
+		case null && strings.HasPrefix(path, "spec.env."):
+			hint = `an empty text is ""`
+		case strings.HasPrefix(path, "spec.env.") && hint == "":
+			hint = "a value is text; neither a Secret nor another variable can be named"
+		case path == "spec.engine":
 			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
@@ -307,17 +317,10 @@ func (d *decoder) failUnlessNull(n ast.Node, path, hint, want string) {
 
 // object decodes a mapping into a struct.
 func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
-	fields := map[string]reflect.Value{}
-	var names []string
-	for _, f := range reflect.VisibleFields(v.Type()) { // those of embedded structs too
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
-			fields[name] = v.FieldByIndex(f.Index)
-			names = append(names, name)
-		}
-	}
+	fields := fieldsOf(v.Type())
+	names := slices.Sorted(maps.Keys(fields))
 	m, ok := mappingValues(n)
 	if !ok {
-		slices.Sort(names)
 		d.failUnlessNull(n, path, "its keys are "+strings.Join(names, ", "), "keys and values are")
 		return
 	}
@@ -329,15 +332,26 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, at, names), "unknown key")
+				d.fail(kv, at, d.suggestKey(key, at, fields), "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}
 			}
 			return
 		}
-		d.value(kv.Value, f, at)
+		d.value(kv.Value, v.FieldByIndex(f.Index), at)
 	})
+}
+
+// fieldsOf returns the fields of a struct, those of embedded structs too, by their keys in files.
+func fieldsOf(t reflect.Type) map[string]reflect.StructField {
+	fields := map[string]reflect.StructField{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
+			fields[name] = f
+		}
+	}
+	return fields
 }
 
 // table decodes a mapping of text to text.
@@ -376,7 +390,11 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 			at = path + "." + key
 		}
 		if first, duplicate := seen[key]; duplicate {
-			d.fail(kv, at, "", "this key is already there, on line %d", first.Line)
+			hint := ""
+			if path == "" {
+				hint = "--- stands between two documents"
+			}
+			d.fail(kv, at, hint, "this key is already there, on line %d", first.Line)
 			continue
 		}
 		seen[key] = position(kv)

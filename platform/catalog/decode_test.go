@@ -142,6 +142,25 @@ func TestDecodeRefuses(t *testing.T) {
 		{"duration", tiny + "  scale:\n    idle: 5\n", `f.yaml:8:11: spec.scale.idle: "5" is no duration: want such as 30s, 5m or 1h`},
 		{"negative duration", tiny + "  scale: {idle: -30s}\n", `f.yaml:7:17: spec.scale.idle: "-30s" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h (scale: {min: 1} keeps a replica always)`},
 		{"minus one", tiny + "  scale: {idle: -1}\n", `f.yaml:7:17: spec.scale.idle: "-1" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h (scale: {min: 1} keeps a replica always)`},
+		{"never", tiny + "  scale: {idle: never}\n", `f.yaml:7:17: spec.scale.idle: "never" is no duration: want such as 30s, 5m or 1h (scale: {min: 1} keeps a replica always)`},
+		{"a blank after the colon", tiny + "  health:/x\n", `f.yaml:7:3: not YAML: non-map value is specified (a key is followed by a colon and a blank: KEY: VALUE)`},
+		{"not indented", tiny + "args: []\n", `f.yaml:7:1: args: unknown key (it belongs below spec: indent it by two blanks more)`},
+		{"indented too little", tiny + "  min: 1\n", `f.yaml:7:3: spec.min: unknown key (it belongs below scale: indent it by two blanks more)`},
+		{"two documents", tiny + "kind: Model\n", `f.yaml:7:1: kind: this key is already there, on line 2 (--- stands between two documents)`},
+		{"backslash", tiny + "  folder: \"C:\\models\"\n", `f.yaml:7:15: not YAML: found unknown escape character 'm' (within double quotes a backslash begins an escape: use single quotes, or none)`},
+		{"reserved", tiny + "  env:\n    A: @b\n", `f.yaml:8:8: not YAML: '@' is a reserved character (put the text in quotes)`},
+		{"colon", tiny + "  env:\n    A: b: c\n", `f.yaml:8:8: not YAML: mapping value is not allowed in this context (put text that has a colon and a blank in quotes; an indentation may be wrong, too)`},
+		{"no-break blank", tiny + "\u00a0\u00a0args: []\n", `f.yaml:7:1: not YAML: U+00A0 stands where a blank belongs (write a plain blank in its place)`},
+		{"no-break blank behind a colon", tiny + "  folder:\u3000/x\n", `f.yaml:7:1: not YAML: U+3000 stands where a blank belongs (write a plain blank in its place)`},
+		{"typographic quotes", tiny + "  health: “/x”\n", `f.yaml:7:3: spec.health: only a command engine has a health path of its own (leave it out)`},
+		{"typographic quotes in a name", strings.Replace(tiny, "name: tiny", "name: “tiny”", 1), "f.yaml:3:12: metadata.name: \"“tiny”\" is no DNS label (the marks “ ” ‘ ’ are no quotes of YAML: write \" or ' in their place)"},
+		{"Markdown", "```yaml\n" + tiny + "```\n", "f.yaml:1:1: not YAML: '`' is a reserved character (leave the lines of ``` out)"},
+		{"a conflict", "<<<<<<< HEAD\n" + tiny + "=======\n" + tiny + ">>>>>>> x\n", `f.yaml:15:1: not YAML: invalid header option: ">>>>>> x" (a conflict of a merge is left in the file)`},
+		{"directive", "%YAML 1.2\n---\n" + tiny, `f.yaml:1:1: not YAML: unexpected directive value. document not started (leave the line that begins with % out)`},
+		{"no value in env", tiny + "  env:\n    A:\n", `f.yaml:8:8: spec.env.A: nothing where text is wanted (an empty text is "")`},
+		{"a list in env", tiny + "  env:\n    A: [b]\n", `f.yaml:8:8: spec.env.A: a list where text is wanted (a value is text; neither a Secret nor another variable can be named)`},
+		{"too long in two units", tiny + "  deadlines: {start: 9223372036854s1h}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s1h" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
+		{"too long by one unit", tiny + "  deadlines: {start: 2562047h99.5m}\n", `f.yaml:7:22: spec.deadlines.start: "2562047h99.5m" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"too long", tiny + "  deadlines: {start: 9223372036854s}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"MIG", tiny + "  resources: {nvidia.com/mig-3g.71gb: 1}\n", `f.yaml:7:15: spec.resources.nvidia.com/mig-3g.71gb: unknown key (slices of a GPU (MIG) are not supported: gpus: 1 is a whole one, and gpuMemory chooses its size)`},
 		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},
@@ -276,13 +295,13 @@ func TestProbeForms(t *testing.T) {
 }
 
 func TestEncodeRoundTrip(t *testing.T) {
-	_, err := Decode("f.yaml", []byte(tiny+`  args: ["yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
+	_, err := Decode("f.yaml", []byte(tiny+`  args: ["--yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
   env: {A: "on", "b.c": ":", "yes": "no"}
 `))
 	if err == nil {
 		t.Fatal("b.c is no environment variable")
 	}
-	docs, err := Decode("f.yaml", []byte(tiny+`  args: ["yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
+	docs, err := Decode("f.yaml", []byte(tiny+`  args: ["--yes", "1", "", " a", "#b", "a: b", "multi\nline\n", "- x", "{p}", "'q'", "\"", "é☃", "null", "~", "0x10", "1e3", "*a", "&b", "!c", "%d", "@e", "|", "true"]
   env: {A: "on", b: ":", "yes": "no"}
 `))
 	if err != nil {

@@ -2,6 +2,9 @@
 // and teams in two folders, keeps the former content of a file that no longer reads, stores
 // deployed ones in one of the folders, and notifies of changes; it starts no model.
 //
+// It is one idea, files to documents: parser, decoder, checks across documents and folders all name
+// the file, line and column of what is wrong.
+//
 // Two folders are merged. The user's (--functions) is read and never
 // written; the deployed one (DATA/functions) is written by Put and Delete
 // alone, one file a function, whole or not at all. The same name in both, or of

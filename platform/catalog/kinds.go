@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"path/filepath"
 	"reflect"
@@ -321,8 +322,9 @@ func (d *decoder) describe(n ast.Node, path string) string {
 	return describeNode(n)
 }
 
-// suggestKey is the hint about an unknown key of names at a path.
-func (d *decoder) suggestKey(key, path string, names []string) string {
+// suggestKey is the hint about an unknown key of an object at a path with these fields.
+func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructField) string {
+	names := slices.Sorted(maps.Keys(fields))
 	low := strings.ToLower(key)
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
@@ -330,6 +332,13 @@ func (d *decoder) suggestKey(key, path string, names []string) string {
 	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
 	if hint := foreign.SuggestKey(d.kind, key); hint != "" && !near {
 		return hint
+	}
+	for _, name := range names {
+		if t := fields[name].Type; t.Kind() == reflect.Struct {
+			if _, there := fieldsOf(t)[key]; there {
+				return "it belongs below " + name + ": indent it by two blanks more"
+			}
+		}
 	}
 	return suggestName(key, names)
 }

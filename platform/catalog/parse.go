@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -16,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog/foreign"
 )
 
 // Bounds of one file. They keep the decoding of any input within 10 MB of memory and a
@@ -45,6 +47,13 @@ func (d *decoder) parse(data []byte) []ast.Node {
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	whole := len(data)
+	if at := wrongBlank.FindIndex(data); at != nil {
+		line := 1 + bytes.Count(data[:at[1]], []byte("\n"))
+		blank, _ := utf8.DecodeLastRune(data[:at[1]])
+		d.add(&token.Position{Line: line, Column: 1}, "", "write a plain blank in its place",
+			fmt.Sprintf("not YAML: %U stands where a blank belongs", blank))
+		return nil
+	}
 	data = data[:countMarks(data)]
 	if len(data) == whole {
 		data = blankTabs(data)
@@ -190,24 +199,19 @@ func (d *decoder) checkDepth(tokens token.Tokens) bool {
 	return true
 }
 
-const bracesHint = `put text that has braces in quotes, such as "--port={port}"`
+// wrongBlank matches a blank that YAML does not take for one, in an indentation or behind a colon or dash.
+var wrongBlank = regexp.MustCompile("(?m)^[ ]*(?:[\\w.-]+:[ ]*|-[ ]*)?[\u00a0\u2000-\u200b\u202f\u3000]")
 
 // syntax adds the parser's error without its excerpt of the source.
 func (d *decoder) syntax(err error, data []byte) {
-	hint := ""
-	switch {
-	case bytes.Contains(data, []byte("{{")):
-		hint = "a template is rendered first, such as by helm template"
-	case bytes.Contains(data, []byte("\n\t")):
-		hint = "indent with blanks, not with tabs"
-	case strings.Contains(err.Error(), "must be specified"):
-		hint = bracesHint
-	}
+	var at *token.Position
 	var e yaml.Error
+	message := ""
 	if errors.As(err, &e) && e.GetToken() != nil {
-		d.add(e.GetToken().Position, "", hint, "not YAML: "+e.GetMessage())
-		return
+		at, message = e.GetToken().Position, e.GetMessage()
+	} else {
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		message = functions.Clip(line)
 	}
-	line, _, _ := strings.Cut(err.Error(), "\n")
-	d.add(nil, "", hint, "not YAML: "+functions.Clip(line))
+	d.add(at, "", foreign.SuggestSyntax(data, message), "not YAML: "+message)
 }

@@ -52,6 +52,13 @@ func (p Problem) Error() string {
 	return Plain(b.String())
 }
 
+// WarningsAt makes warnings of problems of the document at a line.
+func WarningsAt(file string, line int, of []functions.Problem) Problems {
+	return functions.ConvertAll(of, func(p functions.Problem) Problem {
+		return Problem{File: file, Line: line, Path: p.Path, Message: p.Message, Hint: p.Hint, Warning: true}
+	})
+}
+
 // Problems are everything wrong with what was read, in the order of the file.
 type Problems []Problem
 

@@ -147,6 +147,21 @@ func TestCheckGPUs(t *testing.T) {
 	}
 }
 
+// TestCheckMissingFolder: a source that is not on this machine is a warning.
+func TestCheckMissingFolder(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "m.yaml")
+	text := strings.Replace(aModel, "az://account/container/model", "Org/Repo", 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, exit := runCLI(t, Programs{}, nil, "check", file)
+	if exit != 0 || !strings.Contains(errs, "m.yaml:1: warning: spec.source: "+filepath.Join(folder, "Org/Repo")+" is not on this machine") ||
+		!strings.Contains(errs, "a repository of Hugging Face is hf://ORG/REPO") {
+		t.Errorf("exit %d, %s", exit, errs)
+	}
+}
+
 // A kind that no event has is answered with the kinds that events have.
 func TestEventKinds(t *testing.T) {
 	s := start(t)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/doctor"
@@ -47,6 +48,11 @@ func (v platformVerbs) check() *cobra.Command {
 				}
 			}
 			problems = append(problems, v.checkGPUs(cmd.Context(), docs)...)
+			for _, d := range docs {
+				if d.Model != nil { // the server's machine may have them
+					problems = append(problems, catalog.WarningsAt(d.File, d.Line, loader.MissingFolders(d.Model))...)
+				}
+			}
 			return v.printChecked(docs, append(problems, warnings...))
 		},
 	}

@@ -242,7 +242,11 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		return n, kit.Usage("NAME or TEAM/NAME", "%v", err)
+		hint := "NAME or TEAM/NAME"
+		if strings.Count(word, "/") == 1 {
+			hint += "; a repository of Hugging Face is hf://" + functions.Clip(word)
+		}
+		return n, kit.Usage(hint, "%v", err)
 	}
 	if strings.Contains(word, "/") {
 		return n, nil

@@ -27,6 +27,19 @@ type NodeSettings struct {
 	Store       functions.Bytes `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
 }
 
+// minEngines is the least memory that any engine runs in.
+const minEngines = 16 << 20
+
+func (s *NodeSettings) Check() error {
+	for name, size := range map[string]functions.Bytes{"memory": functions.Bytes(s.Memory), "gpu-memory": s.GPUMemory} {
+		if size > 0 && size < minEngines {
+			return fmt.Errorf("%s: %s is too small for any engine: want %s or more, with its unit, such as 24Gi",
+				name, size, functions.Bytes(minEngines))
+		}
+	}
+	return nil
+}
+
 // EngineSettings are the settings of how engines start.
 type EngineSettings struct {
 	Warm       string `json:"warm" default:"auto" help:"keep an interpreter per engine environment that has imported the engine, and fork starts from it; auto: where memory allows" oneof:"off,on,auto"`
@@ -44,7 +57,7 @@ type RequestSettings struct {
 
 func (s *RequestSettings) Check() error {
 	if s.MaxBody < 1024 {
-		return fmt.Errorf("max-body: %s is too small for any request", s.MaxBody)
+		return fmt.Errorf("max-body: %s is too small for any request: want 1Ki or more, such as 32Mi", s.MaxBody)
 	}
 	if s.ClientShare < 1 || s.ClientShare > 100 {
 		return fmt.Errorf("client-share: %d is no share: want 1 to 100 percent", s.ClientShare)
@@ -148,7 +161,7 @@ func (c *ServeConfig) check(getenv func(string) string) (err error) {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
 	}
-	if err := cmp.Or(c.RequestSettings.Check(), c.MoneySettings.Check(), c.PolicySettings.Check()); err != nil {
+	if err := cmp.Or(c.NodeSettings.Check(), c.RequestSettings.Check(), c.MoneySettings.Check(), c.PolicySettings.Check()); err != nil {
 		return err
 	}
 	for _, o := range c.Origin {
@@ -190,6 +203,9 @@ func (c *AgentConfig) check(getenv func(string) string) (err error) {
 	}
 	if c.OrphanTimeout <= 0 {
 		return errors.New("orphan-timeout must be more than 0")
+	}
+	if err := c.NodeSettings.Check(); err != nil {
+		return err
 	}
 	if err := defaultHostname(&c.Name); err != nil {
 		return fmt.Errorf("name: %w", err)

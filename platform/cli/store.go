@@ -238,6 +238,9 @@ func (w weightVerbs) localRequest(ctx context.Context, word, folder string) (fun
 	}
 	name, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
+		if message, hint := functions.CheckSource(word); message != "" {
+			return r, kit.Usage(hint, "%s", message)
+		}
 		return r, kit.Usage("a URL such as hf://ORG/REPO, a path that begins with / or a dot, NAME or TEAM/NAME", "%v", err)
 	}
 	folder = cmp.Or(folder, w.programs.Getenv("THAW_FUNCTIONS"))

@@ -196,6 +196,8 @@ func TestPullHere(t *testing.T) {
 		{"pull tiny --data " + data, kit.ExitNotFound, "--functions DIR", "", ""},
 		{"pull A_B --data " + data, kit.ExitUsage, "is no function name", "", ""},
 		{"pull Qwen/Qwen2.5-0.5B --data " + data, kit.ExitUsage, "a URL such as hf://ORG/REPO", "", ""},
+		{"pull hf.co/o/r:Q4_K_M --data " + data, kit.ExitUsage, `did you mean hf://o/r, with weights: "*Q4_K_M*"`, "", ""},
+		{`pull C:\models\x --data ` + data, kit.ExitUsage, "paths of Windows are not read", "", ""},
 		{"pull nosuch://x --data " + data, kit.ExitUsage, "not known here", "", ""},
 		{"pull az://acct/models/gone --data " + data, kit.ExitDenied, "403", "", ""},
 		{"pull az://acct/x --data " + filepath.Join(dir, "broken"), kit.ExitFailed, "read-only", "", ""},

@@ -92,7 +92,7 @@ func report(b *testing.B, took []time.Duration) {
 func linked(b *testing.B, n int) (h *Hub, w ringing, as []*Activator, fs []bell, read, wrote, writes *atomic.Int64) {
 	w = ringing{make(chan time.Time, 1<<16)}
 	read, wrote, writes = new(atomic.Int64), new(atomic.Int64), new(atomic.Int64)
-	h = NewHub(HubOptions{Token: secret, Waker: w})
+	h = NewHub(HubOptions{Tokens: tokens(secret), Waker: w})
 	h.Publish(big(false))
 	addr := listen(b, h)
 	for i := range n {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -18,7 +19,7 @@ func TestLargeModels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret, Log: w.logger()})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Log: w.logger()})
 		publish := func(team, model string, edit func(*functions.Model)) functions.Name {
 			f := ready(functions.Name{Team: team, Name: model})
 			f.Model = functions.NewModel()
@@ -40,11 +41,12 @@ func TestLargeModels(t *testing.T) {
 		}
 		all = append(all, publish("greedy", "single", func(m *functions.Model) { m.Spec.Source = strings.Repeat("s", maxModel) }))
 		modest := publish("modest", "m", func(*functions.Model) {})
-		var keys []Key
+		var keys []auth.StoredKey
 		for i := range 3 * maxTeamKeys {
-			keys = append(keys, Key{ID: fmt.Sprint(i), Team: "greedy"})
+			keys = append(keys, auth.StoredKey{Key: auth.Key{ID: fmt.Sprint(i), Team: "greedy"}})
 		}
-		keys = append(keys, Key{ID: "long", Team: "other", Name: strings.Repeat("n", maxKey)}, Key{ID: "k", Team: "modest"})
+		keys = append(keys, auth.StoredKey{Key: auth.Key{ID: "long", Team: "other", Name: strings.Repeat("n", maxKey)}},
+			auth.StoredKey{Key: auth.Key{ID: "k", Team: "modest"}})
 		h.SetKeys(Keys{Keys: keys, Teams: []functions.Team{{}}})
 		s := w.serve(at(1)+":8090", h)
 		f := newFeed()
@@ -110,7 +112,7 @@ func TestUpdateParts(t *testing.T) {
 	for i := range 3*partFunctions + 1 {
 		d.Functions = append(d.Functions, ready(name(fmt.Sprint(i))))
 	}
-	d.Keys.Keys = make([]Key, 2*partKeys+1)
+	d.Keys.Keys = make([]auth.StoredKey, 2*partKeys+1)
 	parts := d.split()
 	if len(parts) != 7 {
 		t.Fatalf("%d parts", len(parts))
@@ -131,7 +133,7 @@ func TestUpdateParts(t *testing.T) {
 
 // TestOtherProtocol: a peer of another protocol gets an error that names ours.
 func TestOtherProtocol(t *testing.T) {
-	addr := listen(t, NewHub(HubOptions{Token: secret}))
+	addr := listen(t, NewHub(HubOptions{Tokens: tokens(secret)}))
 	for what, c := range map[string]struct {
 		method, content string
 		plain           bool // HTTP/2
@@ -166,7 +168,7 @@ func TestPeerThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret, Log: w.logger()})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Log: w.logger()})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("good", newFeed())
 		<-a.Synced()

@@ -20,7 +20,7 @@
 // a slow peer gets fewer messages, and no queue grows beyond the number of subjects.
 // HTTP/2's window bounds what is under way. Pending news goes out in one write. A snapshot
 // goes without its model if the peer has that model already, so READY is about 300 bytes.
-// Moments travel as durations before now: the clocks of two machines are never compared. In
+// Moments travel relative to the frame: the clocks of two machines are never compared. In
 // an installation the connection is TLS with certificates at both ends (platform/mtls): an
 // activator cannot pass for a loader, and the port is safe where no NetworkPolicy is
 // enforced. Token and certificates are read again for each connection. Plain connections

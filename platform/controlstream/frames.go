@@ -2,10 +2,9 @@ package controlstream
 
 import (
 	"errors"
+	"slices"
 	"time"
 
-	"github.com/thaw-dev/thaw/activator"
-	"github.com/thaw-dev/thaw/activator/admission"
 	"github.com/thaw-dev/thaw/activator/snapshot"
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -17,29 +16,18 @@ import (
 // The two ends may have different versions during an upgrade: unknown fields are skipped.
 // A field whose type changes needs a new protocol version.
 //
-// Clocks of two machines are never compared: a moment is sent as a duration before the
-// frame was made, and converted to the receiver's clock.
+// Clocks of two machines are never compared: a frame has its moments as if it was made at
+// frameTime, and the receiver moves them to its own clock.
 
 type reportFrame struct {
-	Report     Report // without Demand, which is a field of its own
-	Demand     []demandFrame
-	FullSync   bool   // functions that are not in Demand have no requests
-	AppliedSeq uint64 // Seq of the last updateFrame applied before Demand was read
-}
-
-type demandFrame struct {
-	Name            functions.Name
-	Active, Queued  int
-	Oldest, LastEnd time.Duration // ago; negative: none
-
-	LowActive, LowQueued int           // of Active and Queued: of priority low
-	LastUse              time.Duration // ago, of admission.LowLoad
-	InFlight             map[string]int
+	Report     Report
+	FullSync   bool   // functions that are not in Report.Demand have no requests
+	AppliedSeq uint64 // Seq of the last updateFrame applied before Report.Demand was read
 }
 
 type updateFrame struct {
-	Update    Update // without Functions and Peers, which are fields of their own
-	Functions []functionFrame
+	Update    Update // without Peers, which is a field of its own
+	SameModel []bool // of each of Update.Functions: its model has not changed on this connection and is left out
 	Peers     []functions.Peer
 	HasPeers  bool   // Peers is set, maybe to none
 	Seq       uint64 // of the newest snapshot change in this or an earlier frame
@@ -47,101 +35,98 @@ type updateFrame struct {
 	More      bool   // the next frame continues the update
 }
 
-// functionFrame is the wire form of a snapshot. A model that has not changed on this
-// connection is left out.
-type functionFrame struct {
-	Snapshot  snapshot.Snapshot
-	SameModel bool
-	// Durations until these moments.
-	Until, Failed, Blocked, Began time.Duration
+// frameTime is when a frame was made, in the frame itself.
+var frameTime = time.Unix(1<<31, 0).UTC()
+
+// moveTimes changes the moments that are not zero, from as long after (or before) from to as long
+// after to.
+func moveTimes(from, to time.Time, moments ...*time.Time) {
+	for _, t := range moments {
+		if !t.IsZero() {
+			*t = to.Add(t.Sub(from))
+		}
+	}
 }
 
-// never is the wire form of the zero time.
-const never = time.Duration(-1)
-
-func elapsedSince(t, now time.Time) time.Duration {
-	if t.IsZero() {
-		return never
+// moveDemand returns r with the moments of its demand moved; none of them is after to.
+func (r Report) moveDemand(from, to time.Time) Report {
+	r.Demand = slices.Clone(r.Demand)
+	for i := range r.Demand {
+		d := &r.Demand[i]
+		for _, t := range []*time.Time{&d.Oldest, &d.LastEnd, &d.Low.LastUse} {
+			if moveTimes(from, to, t); t.After(to) {
+				*t = to
+			}
+		}
 	}
-	return max(0, now.Sub(t))
-}
-
-func momentBefore(d time.Duration, now time.Time) time.Time {
-	if d < 0 {
-		return time.Time{}
-	}
-	return now.Add(-d)
+	return r
 }
 
 func (r Report) pack(whole bool, heard uint64, now time.Time) *reportFrame {
-	f := &reportFrame{Report: r, FullSync: whole, AppliedSeq: heard}
-	f.Report.Demand = nil
-	for _, d := range r.Demand {
-		f.Demand = append(f.Demand, demandFrame{
-			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: elapsedSince(d.Oldest, now), LastEnd: elapsedSince(d.LastEnd, now),
-			InFlight:  d.InFlight,
-			LowActive: d.Low.Active, LowQueued: d.Low.Queued, LastUse: elapsedSince(d.Low.LastUse, now),
-		})
-	}
-	return f
+	return &reportFrame{Report: r.moveDemand(now, frameTime), FullSync: whole, AppliedSeq: heard}
 }
 
 var errDemand = errors.New("a demand is less than nothing")
 
 func (f *reportFrame) unpack(now time.Time) (Report, error) {
-	u := f.Report
-	u.Demand = nil
-	for _, d := range f.Demand {
-		if d.Active < 0 || d.Queued < 0 || d.LowActive < 0 || d.LowQueued < 0 {
+	for _, d := range f.Report.Demand {
+		least := min(d.Active, d.Queued, d.Low.Active, d.Low.Queued)
+		for _, n := range d.InFlight {
+			least = min(least, n)
+		}
+		if least < 0 {
 			return Report{}, errDemand
 		}
-		for _, n := range d.InFlight {
-			if n < 0 {
-				return Report{}, errDemand
-			}
-		}
-		u.Demand = append(u.Demand, activator.Demand{
-			Name: d.Name, Active: d.Active, Queued: d.Queued, Oldest: momentBefore(d.Oldest, now), LastEnd: momentBefore(d.LastEnd, now),
-			Low:      admission.LowLoad{Active: d.LowActive, Queued: d.LowQueued, LastUse: momentBefore(d.LastUse, now)},
-			InFlight: d.InFlight,
-		})
 	}
-	return u, nil
+	return f.Report.moveDemand(frameTime, now), nil
 }
 
 // models holds the last model of each function sent over one direction of a connection. The
 // reader or the writer of that direction owns it.
 type models map[functions.Name]*functions.Model
 
-func (u Update) pack(seq uint64, known models, now time.Time) *updateFrame {
-	f := &updateFrame{Update: u, Seq: seq}
-	f.Update.Functions, f.Update.Peers = nil, nil
-	if u.Peers != nil {
-		f.HasPeers, f.Peers = true, *u.Peers
-	}
+// forget drops the models of functions that are not there after u.
+func (m models) forget(u *Update) {
 	if u.FullSync {
-		clear(known)
+		clear(m)
 	}
 	for _, name := range u.Removed {
-		delete(known, name)
+		delete(m, name)
 	}
-	for _, p := range u.Functions {
-		w := functionFrame{Snapshot: p}
-		if m, ok := known[p.Name]; ok && m == p.Model {
-			w.SameModel, w.Snapshot.Model = true, nil
-		} else {
-			known[p.Name] = p.Model
+}
+
+// moveSnapshot returns s with its moments moved.
+func moveSnapshot(s snapshot.Snapshot, from, to time.Time) snapshot.Snapshot {
+	if s.Failure != nil {
+		s.Failure = new(*s.Failure)
+		moveTimes(from, to, &s.Failure.Until, &s.Failure.At)
+	}
+	if s.Blocked != nil {
+		s.Blocked = new(*s.Blocked)
+		moveTimes(from, to, &s.Blocked.At)
+	}
+	if s.ColdStart != nil {
+		s.ColdStart = new(*s.ColdStart)
+		moveTimes(from, to, &s.ColdStart.Began)
+	}
+	return s
+}
+
+func (u Update) pack(seq uint64, known models, now time.Time) *updateFrame {
+	f := &updateFrame{Update: u, Seq: seq}
+	if f.Update.Peers = nil; u.Peers != nil {
+		f.HasPeers, f.Peers = true, *u.Peers
+	}
+	known.forget(&u)
+	f.Update.Functions = make([]snapshot.Snapshot, len(u.Functions))
+	f.SameModel = make([]bool, len(u.Functions))
+	for i, p := range u.Functions {
+		m, ok := known[p.Name]
+		known[p.Name] = p.Model
+		if f.SameModel[i] = ok && m == p.Model; f.SameModel[i] {
+			p.Model = nil
 		}
-		if p.Failure != nil {
-			w.Until, w.Failed = p.Failure.Until.Sub(now), p.Failure.At.Sub(now)
-		}
-		if p.Blocked != nil {
-			w.Blocked = p.Blocked.At.Sub(now)
-		}
-		if p.ColdStart != nil {
-			w.Began = p.ColdStart.Began.Sub(now)
-		}
-		f.Functions = append(f.Functions, w)
+		f.Update.Functions[i] = moveSnapshot(p, now, frameTime)
 	}
 	return f
 }
@@ -153,36 +138,13 @@ func (f *updateFrame) unpack(known models, now time.Time) Update {
 		peers := append([]functions.Peer{}, f.Peers...)
 		d.Peers = &peers
 	}
-	if d.FullSync {
-		clear(known)
-	}
-	for _, name := range d.Removed {
-		delete(known, name)
-	}
-	move := func(t *time.Time, d time.Duration) {
-		if !t.IsZero() {
-			*t = now.Add(d)
-		}
-	}
-	for i := range f.Functions {
-		w := &f.Functions[i]
-		p := w.Snapshot
-		if w.SameModel {
+	known.forget(&d)
+	for i, p := range f.Update.Functions {
+		if i < len(f.SameModel) && f.SameModel[i] {
 			p.Model = known[p.Name]
-		} else {
-			known[p.Name] = p.Model
 		}
-		if p.Failure != nil {
-			move(&p.Failure.Until, w.Until)
-			move(&p.Failure.At, w.Failed)
-		}
-		if p.Blocked != nil {
-			move(&p.Blocked.At, w.Blocked)
-		}
-		if p.ColdStart != nil {
-			move(&p.ColdStart.Began, w.Began)
-		}
-		d.Functions = append(d.Functions, p)
+		known[p.Name] = p.Model
+		d.Functions = append(d.Functions, moveSnapshot(p, frameTime, now))
 	}
 	return d
 }

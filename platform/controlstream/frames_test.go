@@ -200,17 +200,18 @@ func TestOlderAndNewer(t *testing.T) {
 	type news struct {
 		Hello       *Hello
 		DemandHints []functions.Name
+		Demand      []demand
 		Later       *struct{ X []string }
 	}
 	type other struct {
 		Report     news
-		Demand     []demand
 		AppliedSeq uint64
 		Later      string
 	}
 	x := other{
-		Report: news{Hello: &Hello{ID: "x"}, DemandHints: []functions.Name{name("m")}, Later: &struct{ X []string }{[]string{"y"}}},
-		Demand: []demand{{name("n"), map[string]int{"z": 1}}}, AppliedSeq: 5, Later: "l",
+		Report: news{Hello: &Hello{ID: "x"}, DemandHints: []functions.Name{name("m")}, Demand: []demand{{name("n"), map[string]int{"z": 1}}},
+			Later: &struct{ X []string }{[]string{"y"}}},
+		AppliedSeq: 5, Later: "l",
 	}
 	var f reportFrame
 	p := played(recorded(t, &x, &x), maxUp)
@@ -218,7 +219,7 @@ func TestOlderAndNewer(t *testing.T) {
 		if err := p.read(&f); err != nil {
 			t.Fatal(err)
 		}
-		if f.AppliedSeq != 5 || f.Report.Hello.ID != "x" || f.Report.DemandHints[0] != name("m") || f.Demand[0].Name != name("n") {
+		if f.AppliedSeq != 5 || f.Report.Hello.ID != "x" || f.Report.DemandHints[0] != name("m") || f.Report.Demand[0].Name != name("n") {
 			t.Errorf("%+v", f)
 		}
 		f = reportFrame{}

@@ -25,13 +25,10 @@ type Coordinator interface {
 	OnDisconnect(id string, now time.Time)
 }
 
-// HubOptions configure a Hub. Token must be set: without one no peer is accepted. The
-// functions are called in the order of a peer's messages, from any goroutine, and must not
-// block.
+// HubOptions configure a Hub. Tokens must be set. The functions are called in the order of a
+// peer's messages, from any goroutine, and must not block.
 type HubOptions struct {
-	Token string // that peers send
-	// Tokens returns the valid tokens, instead of Token; may be nil.
-	Tokens func() []string
+	Tokens func() []string // that peers send; "" is none
 	// Leads reports whether this controller leads, and if not the leader's HOST:PORT, ""
 	// if unknown. Peers are redirected there. nil: this controller leads.
 	Leads func() (leads bool, leader string)

@@ -227,7 +227,7 @@ func TestTheOneThatLeads(t *testing.T) {
 					if w.hosts[addr] != nil || ip == 5 {
 						continue
 					}
-					h := NewHub(HubOptions{Token: secret, Leads: func() (bool, string) {
+					h := NewHub(HubOptions{Tokens: tokens(secret), Leads: func() (bool, string) {
 						if !c.told {
 							return ip == c.lead, ""
 						}
@@ -262,7 +262,7 @@ func TestSilentAddress(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1), at(2)}
 		var leads atomic.Bool
-		h := NewHub(HubOptions{Token: secret, Leads: func() (bool, string) { return leads.Load(), "" }})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Leads: func() (bool, string) { return leads.Load(), "" }})
 		s := w.serve(at(2)+":8090", h)
 		silent := w.serve(at(1)+":8090", nil)
 		silent.mute = true
@@ -314,7 +314,7 @@ func TestRedial(t *testing.T) {
 		if n := strings.Count(w.logged(), "connection refused"); n != 1 {
 			t.Errorf("it was told %d times\n%s", n, w.logged())
 		}
-		h := NewHub(HubOptions{Token: secret})
+		h := NewHub(HubOptions{Tokens: tokens(secret)})
 		s := w.serve(at(1)+":8090", h)
 		began = time.Now()
 		<-a.Synced()
@@ -337,7 +337,7 @@ func TestWrongToken(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
 		joined := false
-		h := NewHub(HubOptions{Token: "another-one", Joined: func(Kind, string) { joined = true },
+		h := NewHub(HubOptions{Tokens: tokens("another-one"), Joined: func(Kind, string) { joined = true },
 			Leads: func() (bool, string) { return false, "10.9.9.9:1" }})
 		s := w.serve(at(1)+":8090", h)
 		a, stop := w.activator("a", newFeed())
@@ -348,7 +348,7 @@ func TestWrongToken(t *testing.T) {
 		stop()
 		s.end()
 		h.Close()
-		none := NewHub(HubOptions{}) // a hub without a token refuses too
+		none := NewHub(HubOptions{Tokens: tokens("")}) // a hub without a token refuses too
 		s = w.serve(at(1)+":8090", none)
 		b := NewActivator(ActivatorOptions{ClientOptions: ClientOptions{Addr: "control:8090", Hello: Hello{ID: "b"}, Dial: w.dial,
 			Lookup: w.lookup}})
@@ -503,7 +503,7 @@ func TestAppliedByAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret})
+		h := NewHub(HubOptions{Tokens: tokens(secret)})
 		h.SetTable(&Table{Version: 1})
 		s := w.serve(at(1)+":8090", h)
 		a, stopA := w.activator("a", newFeed())
@@ -543,11 +543,12 @@ func TestNodeReplaced(t *testing.T) {
 			return func(k Kind, id string) { mu.Lock(); defer mu.Unlock(); log = append(log, what+" "+string(k)+" "+id) }
 		}
 		var heard []string
-		h := NewHub(HubOptions{Token: secret, Joined: note("joined"), Left: note("left"), Pods: func(node string, whole bool, pods []Pod) {
-			mu.Lock()
-			defer mu.Unlock()
-			heard = append(heard, fmt.Sprint(node, whole, len(pods)))
-		}})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Joined: note("joined"), Left: note("left"),
+			Pods: func(node string, whole bool, pods []Pod) {
+				mu.Lock()
+				defer mu.Unlock()
+				heard = append(heard, fmt.Sprint(node, whole, len(pods)))
+			}})
 		s := w.serve(at(1)+":8090", h)
 		node := func(pods ...Pod) (*Client, func()) {
 			c := NewClient(ClientOptions{Addr: "control:8090", Token: secret, Hello: Hello{Kind: KindNode, ID: "n"},
@@ -624,7 +625,7 @@ func TestCoordinatorOfAReplacedActivator(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
 		coordinator := &coordinatorLog{}
-		h := NewHub(HubOptions{Token: secret, Coordinator: coordinator})
+		h := NewHub(HubOptions{Tokens: tokens(secret), Coordinator: coordinator})
 		s := w.serve(at(1)+":8090", h)
 		first, stop := w.activator("a", newFeed())
 		<-first.Synced()
@@ -654,7 +655,7 @@ func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		first := NewHub(HubOptions{Token: secret})
+		first := NewHub(HubOptions{Tokens: tokens(secret)})
 		first.Publish(ready(name("m"), "r"), ready(name("old"), "o"))
 		first.SetTable(&Table{Version: 900})
 		s := w.serve(at(1)+":8090", first)
@@ -821,7 +822,7 @@ func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t)
 		w.names["control"] = []string{at(1)}
-		h := NewHub(HubOptions{Token: secret})
+		h := NewHub(HubOptions{Tokens: tokens(secret)})
 		h.Publish(ready(name("m")))
 		s := w.serve(at(1)+":8090", h)
 		f := slow{newFeed(), make(chan struct{})}

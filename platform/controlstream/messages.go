@@ -114,24 +114,8 @@ type Stop struct {
 
 // Keys holds all API keys of the cluster, and the limits of their teams.
 type Keys struct {
-	Keys  []Key
+	Keys  []auth.StoredKey // Hash is the hex SHA-256 of the secret, which is 256 random bits
 	Teams []functions.Team
-}
-
-// Key is one API key. The secret itself is not stored.
-type Key struct {
-	ID    string
-	Name  string
-	Team  string
-	Admin bool
-	Hash  string // hex of the SHA-256 of the secret, which is 256 random bits
-}
-
-// Replicated returns the keys as a key store takes them.
-func (k *Keys) Replicated() []auth.StoredKey {
-	return functions.ConvertAll(k.Keys, func(k Key) auth.StoredKey {
-		return auth.StoredKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: k.Team, Admin: k.Admin}, Hash: k.Hash}
-	})
 }
 
 // Table routes requests by host and by model. It is compiled from the Ingress objects of
@@ -153,7 +137,7 @@ type Host struct {
 // Path is one rule of a host.
 type Path struct {
 	Prefix  string            // of the request's path; "" matches all
-	Headers map[string]string // exact values that the request must have
+	Headers map[string]string // exact values that the request must have; here and in Append names are canonical
 	Rewrite string            // Host of the forwarded request; "": the client's
 	Append  map[string]string // header fields to set
 	Splits  []Split

@@ -125,6 +125,13 @@ type (
 	}
 )
 
+func (f *Failed) Error() string {
+	if f.Fix == "" {
+		return f.Message
+	}
+	return f.Message + "; " + f.Fix
+}
+
 // Kinds of Failed beside those of sources.
 const (
 	KindRefused = "refused_by_loader" // this loader does not stage this source, or not so many bytes at once

@@ -41,7 +41,7 @@ func TestCertificates(t *testing.T) {
 		"another authority":         {id: others[NameLoader], want: "not believed"},
 		"another name":              {id: ours["guest"], want: "does not take our certificate"},
 		"no TLS":                    {plain: true, want: "certificate only"},
-		"a controller of version 2": {id: ours[NameLoader], former: true, want: "another version of the protocol than thaw-control/3"},
+		"a controller of version 2": {id: ours[NameLoader], former: true, want: "another version of the protocol than thaw-control/4"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -49,7 +49,7 @@ func TestCertificates(t *testing.T) {
 				t.Fatal(err)
 			}
 			joined := make(chan string, 1)
-			h := NewHub(HubOptions{Token: secret, Joined: func(_ Kind, id string) { joined <- id }})
+			h := NewHub(HubOptions{Tokens: tokens(secret), Joined: func(_ Kind, id string) { joined <- id }})
 			config := mtls.Server(func() (*mtls.Identity, error) { return ours[NameController], nil }, NameActivator, NameLoader)
 			if newest := config.GetConfigForClient; c.former { // it offers HTTP/1 only
 				config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -16,11 +16,7 @@ import (
 
 // ServeHTTP accepts control streams at Endpoint. The server must be prepared by Configure.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	tokens := []string{h.o.Token}
-	if h.o.Tokens != nil {
-		tokens = h.o.Tokens()
-	}
-	s := acceptStream(w, r, tokens)
+	s := acceptStream(w, r, h.o.Tokens())
 	if s == nil {
 		return
 	}

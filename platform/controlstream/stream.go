@@ -25,7 +25,7 @@ import (
 const Endpoint = "/link"
 
 const (
-	protocol = "thaw-control/3" // the Content-Type of both directions; all others are refused
+	protocol = "thaw-control/4" // the Content-Type of both directions; all others are refused
 
 	// leaderField of a 421 is the address of the leading controller.
 	leaderField = "Thaw-Leader"

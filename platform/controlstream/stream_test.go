@@ -150,9 +150,12 @@ type wakes struct {
 }
 
 // watched returns a hub with a Waker that records its calls.
+// tokens is HubOptions.Tokens of a fixed list.
+func tokens(list ...string) func() []string { return func() []string { return list } }
+
 func watched(o HubOptions) (*Hub, *wakes) {
 	w := &wakes{}
-	o.Token, o.Waker = secret, w
+	o.Tokens, o.Waker = tokens(secret), w
 	return NewHub(o), w
 }
 
@@ -232,7 +235,7 @@ func ready(n functions.Name, replicas ...string) snapshot.Snapshot {
 func TestOneHub(t *testing.T) {
 	w := &wakes{}
 	var applied atomic.Int64
-	h := NewHub(HubOptions{Token: secret, Waker: w, Applied: func() { applied.Add(1) }})
+	h := NewHub(HubOptions{Tokens: tokens(secret), Waker: w, Applied: func() { applied.Add(1) }})
 	h.Publish(ready(name("m")), ready(name("n")))
 	h.SetTable(&Table{Version: 7, Hosts: []Host{{Name: "m.example"}}})
 	f := newFeed()
@@ -273,7 +276,7 @@ func TestNodes(t *testing.T) {
 	var beats []string
 	var pods []Pod
 	h := NewHub(HubOptions{
-		Token: secret,
+		Tokens: tokens(secret),
 		Node: func(id string, hb functions.Heartbeat) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -310,7 +313,7 @@ func TestNodes(t *testing.T) {
 
 // TestMetrics: connected peers show in the metrics.
 func TestMetrics(t *testing.T) {
-	h := NewHub(HubOptions{Token: secret})
+	h := NewHub(HubOptions{Tokens: tokens(secret)})
 	addr := listen(t, h)
 	a, stop := join(t, addr, "one", newFeed())
 	<-a.Synced()

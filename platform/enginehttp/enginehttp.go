@@ -121,23 +121,14 @@ func AllowMethod(method string, req *httpserver.Request, res *httpserver.Respons
 	}
 	e := openai.New(openai.MethodNotAllowed, "Use "+method+" here.")
 	e.Allow = method
-	WriteError(res, e)
+	res.Refuse(e)
 	return false
-}
-
-// WriteError answers with an error in OpenAI's shape.
-func WriteError(res *httpserver.Response, e *openai.Error) {
-	res.Status = e.Status
-	for name, value := range e.Header {
-		res.Set(name, value)
-	}
-	res.Body = e.Body()
 }
 
 func WriteJSON(res *httpserver.Response, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		WriteError(res, openai.New(openai.InternalError, err.Error()))
+		res.Refuse(openai.New(openai.InternalError, err.Error()))
 		return
 	}
 	res.Status = status

@@ -116,8 +116,8 @@ func (p *proxiedRequest) rewrite(pr *httputil.ProxyRequest) {
 	if f := in.Header["Forwarded"]; len(f) > 0 {
 		h["Forwarded"] = f
 	}
-	if p.rule != nil && p.rule.rewrite != "" {
-		out.Host = p.rule.rewrite
+	if p.rule != nil && p.rule.Rewrite != "" {
+		out.Host = p.rule.Rewrite
 	}
 	if s := p.reservation; s != nil {
 		// A connection that the replica closed while idle got no request: the transport retries
@@ -176,7 +176,7 @@ func (p *proxiedRequest) send(r *http.Request) error {
 func (g *Gateway) proxyService(w *writer, r *http.Request, to *rule, by *split) {
 	p := g.newProxiedRequest(w, to, by)
 	defer p.release()
-	p.setTarget(by.address, by.h2c)
+	p.setTarget(by.Address, by.H2C)
 	g.sendOnce(w, r, p, firstRefusedPause)
 }
 
@@ -280,7 +280,7 @@ const keepBody = 64 << 10
 
 // serveFunction serves a request that was routed by host to one of our functions.
 func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split) {
-	plain, ok := g.act.External(by.function)
+	plain, ok := g.act.External(by.Function)
 	switch {
 	case !ok:
 		writeError(w, openai.New(openai.ModelLoading, "What the host "+functions.Clip(hostname(r.Host))+" leads to is being set up."))
@@ -293,7 +293,7 @@ func (g *Gateway) serveFunction(w *writer, r *http.Request, to *rule, by *split)
 		writeError(w, unknownpath.Error("a model's host does not answer", r.URL.Path))
 		return
 	}
-	team := by.function.Team
+	team := by.Function.Team
 	account, _, _ := net.SplitHostPort(r.RemoteAddr) // the program checks its own credentials
 	if !plain {
 		// The pods of our engines need a key on every path.
@@ -327,7 +327,7 @@ func (g *Gateway) holdAndProxy(w *writer, r *http.Request, to *rule, by *split, 
 		}
 	}
 	ctx := r.Context()
-	want := activator.ReservationRequest{Name: by.function, Team: team, Header: r.Header.Get}
+	want := activator.ReservationRequest{Name: by.Function, Team: team, Header: r.Header.Get}
 	if b != nil {
 		want.Bytes = int64(cap(b.kept))
 	}

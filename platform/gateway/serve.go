@@ -74,7 +74,7 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 		g.unhosted(s, w, r)
 		return
 	}
-	if h.secure && !s.private && !strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+	if h.Secure && !s.private && !strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		status := http.StatusMovedPermanently
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			status = http.StatusPermanentRedirect // 301 would turn it into a GET
@@ -86,12 +86,12 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 	}
 	to := h.match(r.URL.Path, r.Header)
 	if to == nil {
-		writeError(w, openai.New(openai.NotFound, "No route of the host "+functions.Clip(h.name)+" leads there."))
+		writeError(w, openai.New(openai.NotFound, "No route of the host "+functions.Clip(h.Name)+" leads there."))
 		return
 	}
 	split := to.draw(g.o.Draw)
 	if split == nil {
-		writeError(w, openai.New(openai.ServiceUnavailable, "The route of the host "+functions.Clip(h.name)+" leads to nothing at present."))
+		writeError(w, openai.New(openai.ServiceUnavailable, "The route of the host "+functions.Clip(h.Name)+" leads to nothing at present."))
 		return
 	}
 	if r.Header.Get(probeField) == "probe" {
@@ -100,7 +100,7 @@ func (g *Gateway) route(s *listenerHandler, w *writer, r *http.Request) {
 		return
 	}
 	cleanHead(r, s.private)
-	if split.function == (functions.Name{}) {
+	if split.Function == (functions.Name{}) {
 		w.to = toService
 		g.proxyService(w, r, to, split)
 		return

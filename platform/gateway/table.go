@@ -1,9 +1,7 @@
 package gateway
 
 import (
-	"cmp"
-	"net/textproto"
-	"slices"
+	"maps"
 	"strings"
 
 	"github.com/thaw-dev/thaw/activator"
@@ -13,38 +11,32 @@ import (
 )
 
 // table is a controlstream.Table compiled for lookups: a map of hosts, each with its rules
-// in matching order.
+// in matching order, which is that of the table.
 type table struct {
-	version  uint64
 	hosts    map[string]*host // external, which both listeners serve
 	internal map[string]*host // cluster-local, which only the private one serves, and before an external host of the name
 }
 
 type host struct {
-	name   string
-	secure bool
-	rules  []rule
+	*controlstream.Host
+	rules []rule
 }
 
 type rule struct {
-	prefix  string
+	*controlstream.Path
 	headers []field // all must match
-	rewrite string
 	splits  []split
-	sum     int // of the splits' weights
+	sum     int // of the splits' percents
 }
 
 type field struct{ name, value string }
 
 // split is one share of a rule's requests.
 type split struct {
-	weight   int
-	function functions.Name // the zero Name: Address is used
-	address  string
-	h2c      bool
-	set      []field // header fields to set
-	hash     string  // the hash with which probes of this route are answered
-	serve    httpserver.Handler
+	*controlstream.Split
+	set   []field // header fields to set
+	hash  string  // the hash with which probes of this route are answered
+	serve httpserver.Handler
 }
 
 const hashField = "K-Network-Hash"
@@ -52,58 +44,45 @@ const hashField = "K-Network-Hash"
 // compileTable compiles a table. serve returns the handler of a function's OpenAI API
 // calls that were routed by host.
 func compileTable(t *controlstream.Table, serve func(functions.Name) httpserver.Handler) *table {
-	out := &table{version: t.Version, hosts: map[string]*host{}, internal: map[string]*host{}}
+	out := &table{hosts: map[string]*host{}, internal: map[string]*host{}}
 	for i := range t.Hosts {
-		from := &t.Hosts[i]
-		h := &host{name: from.Name, secure: from.Secure, rules: make([]rule, 0, len(from.Paths))}
-		for j := range from.Paths {
-			h.rules = append(h.rules, compileRule(&from.Paths[j], serve))
+		h := &host{Host: &t.Hosts[i]}
+		for j := range h.Paths {
+			h.rules = append(h.rules, compileRule(&h.Paths[j], serve))
 		}
-		// The longest prefix first, then the most header conditions: Knative's order,
-		// whatever the order in t.
-		slices.SortStableFunc(h.rules, func(a, b rule) int {
-			return cmp.Or(cmp.Compare(len(b.prefix), len(a.prefix)), cmp.Compare(len(b.headers), len(a.headers)))
-		})
-		if from.Internal {
-			out.internal[strings.ToLower(from.Name)] = h
+		if h.Internal {
+			out.internal[h.Name] = h
 		} else {
-			out.hosts[strings.ToLower(from.Name)] = h
+			out.hosts[h.Name] = h
 		}
 	}
 	return out
 }
 
 func compileRule(p *controlstream.Path, serve func(functions.Name) httpserver.Handler) rule {
-	r := rule{prefix: p.Prefix, rewrite: p.Rewrite}
-	for name, value := range p.Headers {
-		r.headers = append(r.headers, field{textproto.CanonicalMIMEHeaderKey(name), value})
-	}
+	r := rule{Path: p, headers: fieldsOf(p.Headers)}
 	for i := range p.Splits {
-		s := &p.Splits[i]
-		if s.Percent <= 0 && len(p.Splits) > 1 {
-			continue
-		}
-		to := split{weight: max(s.Percent, 1), function: s.Function, address: s.Address, h2c: s.H2C}
+		s := split{Split: &p.Splits[i]}
 		set := map[string]string{}
-		for _, m := range []map[string]string{p.Append, s.Append} { // a split's field replaces the path's
-			for name, value := range m {
-				set[textproto.CanonicalMIMEHeaderKey(name)] = value
-			}
+		maps.Copy(set, p.Append)
+		maps.Copy(set, s.Append) // a split's field replaces the path's
+		s.hash = set[hashField]
+		delete(set, hashField)
+		s.set = fieldsOf(set)
+		if s.Function != (functions.Name{}) {
+			s.serve = serve(s.Function)
 		}
-		for name, value := range set {
-			if name == hashField {
-				to.hash = value
-				continue
-			}
-			to.set = append(to.set, field{name, value})
-		}
-		if to.function != (functions.Name{}) {
-			to.serve = serve(to.function)
-		}
-		r.splits = append(r.splits, to)
-		r.sum += to.weight
+		r.splits = append(r.splits, s)
+		r.sum += s.Percent
 	}
 	return r
+}
+
+func fieldsOf(m map[string]string) (list []field) {
+	for name, value := range m {
+		list = append(list, field{name, value})
+	}
+	return list
 }
 
 // findHost returns the host of a name from hostname; nil if there is none, or none on this
@@ -122,7 +101,7 @@ func (h *host) match(path string, head map[string][]string) *rule {
 next:
 	for i := range h.rules {
 		r := &h.rules[i]
-		if !strings.HasPrefix(path, r.prefix) {
+		if !strings.HasPrefix(path, r.Prefix) {
 			continue
 		}
 		for _, f := range r.headers {
@@ -135,7 +114,7 @@ next:
 	return nil
 }
 
-// draw picks a split at random by weight; nil if the rule has none.
+// draw picks a split at random by its percent; nil if the rule has none.
 func (r *rule) draw(random func(int) int) *split {
 	switch len(r.splits) {
 	case 0:
@@ -145,7 +124,7 @@ func (r *rule) draw(random func(int) int) *split {
 	}
 	n := random(r.sum)
 	for i := range r.splits {
-		if n -= r.splits[i].weight; n < 0 {
+		if n -= r.splits[i].Percent; n < 0 {
 			return &r.splits[i]
 		}
 	}

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -68,10 +66,13 @@ func Open(a Access) (*Cluster, error) {
 	const hint = "--kubeconfig FILE, or set KUBECONFIG"
 	config, err := loader.ClientConfig()
 	if err != nil {
+		e := &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
 		if clientcmd.IsEmptyConfig(err) {
-			return nil, &kit.Error{Exit: kit.ExitUsage, What: "there is no kubeconfig", Hint: hint}
+			e.What, e.Err = "there is no kubeconfig in "+strings.Join(rules.GetLoadingPrecedence(), ", "), nil
+		} else if clientcmd.IsContextNotFound(err) || strings.Contains(err.Error(), "context ") {
+			e.Hint = "kubectl config get-contexts lists them; --context NAME"
 		}
-		return nil, &kit.Error{Exit: kit.ExitUsage, What: "the kubeconfig names no usable cluster", Hint: hint, Err: err}
+		return nil, e
 	}
 	config.Timeout = requestTimeout
 	config.QPS, config.Burst = -1, 0 // one user; the server has its own limits
@@ -278,56 +279,6 @@ func modelOf(s *servingv1.Service) Model {
 		m.Engine = file.Spec.Engine
 	}
 	return m
-}
-
-// isNotFound distinguishes a missing object from a missing kind.
-func isNotFound(err error) bool {
-	s, ok := errors.AsType[*status.StatusError](err)
-	return ok && status.IsNotFound(err) && s.Status().Details != nil && s.Status().Details.Name != ""
-}
-
-// WithHint gives an error of the cluster an exit code and a hint.
-func (c *Cluster) WithHint(err error, what string) error {
-	e := &kit.Error{Exit: kit.ExitFailed, What: what, Err: err}
-	_, answered := errors.AsType[*status.StatusError](err)
-	network, _ := errors.AsType[net.Error](err)
-	text := err.Error()
-	switch {
-	case errors.Is(err, context.Canceled):
-		return err
-	case isNotFound(err) && strings.HasPrefix(text, "namespaces "):
-		namespace, _, _ := strings.Cut(what, "/")
-		e.Exit, e.What, e.Hint, e.Err = kit.ExitNotFound, fmt.Sprintf("the cluster has no namespace %s", namespace),
-			"a team is a namespace: thaw-knative team create "+namespace+", or kubectl create namespace "+namespace, nil
-	case isNotFound(err):
-		e.Exit, e.What, e.Err = kit.ExitNotFound, what+" is not on the cluster", nil
-	case status.IsNotFound(err):
-		e.Exit, e.What, e.Hint, e.Err = kit.ExitNotFound, "the cluster at "+c.host+" has no Knative Serving",
-			"its kinds are installed with it: https://knative.dev/docs/install", nil
-	case status.IsUnauthorized(err), status.IsForbidden(err):
-		e.Exit = kit.ExitDenied
-	case status.IsInvalid(err), status.IsBadRequest(err):
-		e.Exit = kit.ExitUsage
-		for i, f := range refusedFeatures(text) {
-			if i == 0 {
-				e.Hint = "thaw-knative doctor lists what Knative has to allow"
-			}
-			e.Hint += "; " + f.Why + ": " + f.Patch()
-		}
-		if strings.Contains(text, "timeoutSeconds") {
-			e.Hint = "lower --request-timeout, or raise max-revision-timeout-seconds in config-defaults of " + servingNamespace
-		}
-	case status.IsConflict(err):
-		e.What, e.Hint = what+" was changed concurrently", "try again"
-	case errors.Is(err, context.DeadlineExceeded), status.IsTimeout(err), status.IsServerTimeout(err),
-		network != nil && network.Timeout():
-		e.Exit = kit.ExitTimeout
-	case !answered, status.IsServiceUnavailable(err), status.IsTooManyRequests(err):
-		e.Exit, e.What, e.Hint = kit.ExitUnavailable, "no API server answers at "+c.host, "compare kubectl cluster-info"
-	case strings.Contains(text, "failed calling webhook"):
-		e.Exit, e.Hint = kit.ExitUnavailable, "Knative's webhook is not there yet: kubectl get pods -n "+servingNamespace
-	}
-	return e
 }
 
 var _ rest.WarningHandler = warningHandler(nil)

@@ -75,6 +75,8 @@ type doctor struct {
 	nodes   []corev1.Node // listed once
 	visible bool          // the account may list nodes
 	listed  bool
+
+	hidden []string // what the account may not look at
 }
 
 type check = func(context.Context) error
@@ -102,6 +104,11 @@ func (c *Cluster) Doctor(ctx context.Context, namespace string, services ...*ser
 	d.add(goodFinding("Knative Serving answers on %s", c.host))
 	err := d.run(ctx, d.checkVersions, d.checkFeatures, d.checkMetrics, d.checkInstalled, d.checkParts, d.checkClasses, d.checkPodPolicy,
 		d.checkGPUs, func(ctx context.Context) error { return d.checkNamespace(ctx, namespace) }, d.checkServices, d.checkSources)
+	if err == nil && len(d.hidden) > 0 {
+		slices.Sort(d.hidden)
+		d.add(noteFinding("an administrator's thaw doctor --to knative checks them",
+			"not checked, because this account may not look at them: %s", strings.Join(slices.Compact(d.hidden), ", ")))
+	}
 	return d.found, err
 }
 
@@ -131,10 +138,18 @@ func (c *Cluster) ignoreForbidden(err error, what string) error {
 	return c.WithHint(err, what)
 }
 
+// ignoreForbidden is that of the Cluster, and notes what was not checked.
+func (d *doctor) ignoreForbidden(err error, what string) error {
+	if status.IsForbidden(err) {
+		d.hidden = append(d.hidden, strings.TrimSuffix(what, "/"))
+	}
+	return d.c.ignoreForbidden(err, what)
+}
+
 func (d *doctor) checkVersions(ctx context.Context) error {
 	v, err := d.c.kube.Discovery().ServerVersion()
 	if err != nil {
-		return d.c.ignoreForbidden(err, "its version")
+		return d.ignoreForbidden(err, "its version")
 	}
 	d.add(kubernetesFinding(v.Major, v.Minor, v.GitVersion))
 	controller, err := d.c.kube.AppsV1().Deployments(servingNamespace).Get(ctx, "controller", metav1.GetOptions{})
@@ -143,7 +158,7 @@ func (d *doctor) checkVersions(ctx context.Context) error {
 		d.add(noteFinding("kubectl get deployments -A -l app.kubernetes.io/name=knative-serving",
 			"Knative's controller is not in namespace %s", servingNamespace))
 	case err != nil:
-		return d.c.ignoreForbidden(err, servingNamespace+"/controller")
+		return d.ignoreForbidden(err, servingNamespace+"/controller")
 	default:
 		d.add(servingFinding(controller.Labels["app.kubernetes.io/version"]))
 	}
@@ -181,7 +196,7 @@ func (d *doctor) checkFeatures(ctx context.Context) error {
 		if !seen {
 			m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
-				return nil // Knative's webhook checks them as well
+				return d.ignoreForbidden(err, servingNamespace+"/"+f.Map) // Knative's webhook checks them as well
 			}
 			if err != nil && !isNotFound(err) {
 				return d.c.WithHint(err, servingNamespace+"/"+f.Map)
@@ -206,7 +221,7 @@ func (d *doctor) checkMetrics(ctx context.Context) error {
 	const name, key = "config-observability", "metrics-protocol"
 	m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return d.c.ignoreForbidden(err, servingNamespace+"/"+name)
+		return d.ignoreForbidden(err, servingNamespace+"/"+name)
 	}
 	has := "none"
 	if err == nil {
@@ -231,7 +246,7 @@ func (d *doctor) installed(ctx context.Context) (bool, error) {
 	if isNotFound(err) {
 		return false, nil
 	}
-	return true, d.c.ignoreForbidden(err, System+"/"+controllerName)
+	return true, d.ignoreForbidden(err, System+"/"+controllerName)
 }
 
 func (d *doctor) checkInstalled(ctx context.Context) error {
@@ -255,7 +270,7 @@ func (d *doctor) checkParts(ctx context.Context) error {
 			d.add(badFinding(installCommand, "%s is not there", name))
 			continue
 		} else if err != nil {
-			return d.c.ignoreForbidden(err, System+"/"+name)
+			return d.ignoreForbidden(err, System+"/"+name)
 		}
 		image := imageOf(&part.Spec.Template.Spec)
 		images[image] = true
@@ -266,7 +281,7 @@ func (d *doctor) checkParts(ctx context.Context) error {
 	case isNotFound(err):
 		d.add(badFinding(installCommand, "thaw-loader is not there"))
 	case err != nil:
-		return d.c.ignoreForbidden(err, System+"/"+loaderName)
+		return d.ignoreForbidden(err, System+"/"+loaderName)
 	case loader.Status.DesiredNumberScheduled == 0:
 		selected := labels.Set(loader.Spec.Template.Spec.NodeSelector).String() // parted by commas
 		d.add(badFinding("install --loaders LABEL=VALUE selects other nodes; kubectl label node NODE "+strings.ReplaceAll(selected, ",", " "),
@@ -279,7 +294,7 @@ func (d *doctor) checkParts(ctx context.Context) error {
 	switch warm, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, "thaw-warm", metav1.GetOptions{}); {
 	case isNotFound(err): // optional
 	case err != nil:
-		return d.c.ignoreForbidden(err, System+"/thaw-warm")
+		return d.ignoreForbidden(err, System+"/thaw-warm")
 	case warm.Status.DesiredNumberScheduled > 0: // without a loader it has no node either, which is reported above
 		f := partFinding("thaw-warm", warm.Status.NumberAvailable, warm.Status.DesiredNumberScheduled, imageOf(&warm.Spec.Template.Spec))
 		if !f.Good { // models still run
@@ -319,7 +334,7 @@ func (d *doctor) checkClasses(ctx context.Context) error {
 	logs := "kubectl logs -n " + System + " deployment/" + controllerName
 	l, err := d.c.kube.CoordinationV1().Leases(System).Get(ctx, controllerName, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return d.c.ignoreForbidden(err, System+"/"+controllerName)
+		return d.ignoreForbidden(err, System+"/"+controllerName)
 	}
 	if err != nil {
 		if is, err := d.installed(ctx); err != nil || !is {
@@ -339,7 +354,7 @@ func (d *doctor) checkClasses(ctx context.Context) error {
 	ready, err := d.readyAddresses(ctx, "thaw")
 	switch {
 	case err != nil:
-		return d.c.ignoreForbidden(err, System+"/thaw")
+		return d.ignoreForbidden(err, System+"/thaw")
 	case ready == 0:
 		d.add(badFinding("kubectl get pods -n "+System+" -l app.kubernetes.io/component=activator",
 			"class %s: no activator is ready", IngressClass))
@@ -348,13 +363,13 @@ func (d *doctor) checkClasses(ctx context.Context) error {
 	}
 	w, err := d.c.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookName, metav1.GetOptions{})
 	if err != nil && !isNotFound(err) {
-		return d.c.ignoreForbidden(err, webhookName)
+		return d.ignoreForbidden(err, webhookName)
 	}
 	ready, failed := d.readyAddresses(ctx, webhookName)
 	const without = "pods are still created, placed by the scheduler alone; "
 	switch {
 	case failed != nil:
-		return d.c.ignoreForbidden(failed, System+"/"+webhookName)
+		return d.ignoreForbidden(failed, System+"/"+webhookName)
 	case err != nil:
 		d.add(noteFinding(without+installCommand, "the webhook %s is not registered", webhookName))
 	case len(w.Webhooks) > 0 && len(w.Webhooks[0].ClientConfig.CABundle) == 0:
@@ -394,12 +409,34 @@ func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, er
 	return nodes, true, nil
 }
 
+// otherDevices names the devices of nodes that are no GPUs to thaw, such as those of other makers
+// and slices; "" for none.
+func otherDevices(nodes []corev1.Node) string {
+	found := map[string]bool{}
+	for _, n := range nodes {
+		for name, q := range n.Status.Allocatable {
+			if strings.Contains(string(name), "/") && name != GPU && q.Value() > 0 {
+				found[string(name)] = true
+			}
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; they have %s, and thaw asks for %s alone", strings.Join(slices.Sorted(maps.Keys(found)), ", "), GPU)
+}
+
 // GPUsOf returns how many GPUs a node has, and the name and memory of each by the labels of
-// NVIDIA's GPU feature discovery, in MiB; memory 0 is not known.
+// NVIDIA's GPU feature discovery, in MiB; memory 0 is not known. A share of a time-sliced GPU
+// counts as a GPU with its part of the memory.
 func GPUsOf(node *corev1.Node) (count int, name string, memory functions.Bytes) {
 	q := node.Status.Allocatable[GPU]
 	if m, err := strconv.ParseInt(node.Labels["nvidia.com/gpu.memory"], 10, 64); err == nil && m > 0 && m < 1<<30 {
 		memory = functions.Bytes(m << 20)
+		shares, err := strconv.ParseInt(node.Labels["nvidia.com/gpu.replicas"], 10, 64)
+		if err == nil && shares > 1 && node.Labels["nvidia.com/gpu.sharing-strategy"] != "mps" {
+			memory /= functions.Bytes(shares)
+		}
 	}
 	return int(min(max(q.Value(), 0), 1024)), node.Labels["nvidia.com/gpu.product"], memory
 }
@@ -419,7 +456,9 @@ func (c *Cluster) GPUNodes(ctx context.Context) (found []functions.Node, err err
 func (d *doctor) listNodes(ctx context.Context) (err error) {
 	if !d.listed {
 		d.nodes, d.visible, err = d.c.nodes(ctx)
-		d.listed = err == nil
+		if d.listed = err == nil; d.listed && !d.visible {
+			d.hidden = append(d.hidden, "nodes")
+		}
 	}
 	return err
 }
@@ -435,7 +474,7 @@ func (d *doctor) checkGPUs(ctx context.Context) error {
 		}
 	}
 	if all == 0 {
-		d.add(noteFinding(devicePluginHint, "none of %d nodes has a GPU", len(d.nodes)))
+		d.add(noteFinding(devicePluginHint, "none of %d nodes has a GPU%s", len(d.nodes), otherDevices(d.nodes)))
 	} else {
 		d.add(goodFinding("%d of %d nodes have GPUs, %d in all", with, len(d.nodes), all))
 	}
@@ -446,7 +485,7 @@ func (d *doctor) checkGPUs(ctx context.Context) error {
 func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
 	n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
-		return d.c.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
+		return d.ignoreForbidden(err, namespace+"/") // a team may deploy without the right to read its namespace
 	}
 	d.add(podSecurityFinding(n))
 	if _, err := readPodDefaults(n); err != nil {
@@ -456,7 +495,7 @@ func (d *doctor) checkNamespace(ctx context.Context, namespace string) error {
 	}
 	list, err := d.c.kube.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return d.c.ignoreForbidden(err, namespace+"/")
+		return d.ignoreForbidden(err, namespace+"/")
 	}
 	quotas := functions.ConvertAll(list.Items, func(q corev1.ResourceQuota) *corev1.ResourceQuota { return &q })
 	if !slices.ContainsFunc(quotas, func(q *corev1.ResourceQuota) bool { _, bounded := q.Spec.Hard[team.ServicesQuota]; return bounded }) {
@@ -485,7 +524,7 @@ func (d *doctor) checkPodSecurity(ctx context.Context) error {
 		n, err := d.c.kube.CoreV1().Namespaces().Get(ctx, s.Namespace, metav1.GetOptions{})
 		if err == nil {
 			d.add(podSecurityFinding(n))
-		} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
+		} else if err = d.ignoreForbidden(err, s.Namespace+"/"); err != nil {
 			return err
 		}
 	}

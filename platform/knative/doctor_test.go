@@ -102,6 +102,15 @@ func clusterOf(objects map[string]runtime.Object, forbidden ...string) *Cluster 
 	return &Cluster{kube: kube, serving: serving.ServingV1(), namespace: "ml", host: "here"}
 }
 
+// limitRange adds a LimitRange to the namespace ml.
+func limitRange(item corev1.LimitRangeItem) func(map[string]runtime.Object) {
+	return func(o map[string]runtime.Object) {
+		r := &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "bounds"}}
+		r.Spec.Limits = []corev1.LimitRangeItem{item}
+		o["LimitRange bounds"] = r
+	}
+}
+
 // asks renders a model with this spec.
 func asks(t *testing.T, spec string) *servingv1.Service {
 	t.Helper()
@@ -121,6 +130,11 @@ const everything = `resources: {gpus: 2, memory: 64Gi, cpu: 8}, pod: {nodeSelect
 func TestCheck(t *testing.T) {
 	features := func(o map[string]runtime.Object) map[string]string {
 		return o["ConfigMap config-features"].(*corev1.ConfigMap).Data
+	}
+	quota := func(key corev1.ResourceName, amount string) func(map[string]runtime.Object) {
+		return func(o map[string]runtime.Object) {
+			o["ResourceQuota thaw"].(*corev1.ResourceQuota).Spec.Hard[key] = resource.MustParse(amount)
+		}
 	}
 	for _, x := range []struct {
 		name, spec string
@@ -159,6 +173,23 @@ func TestCheck(t *testing.T) {
 			q := o["ResourceQuota thaw"].(*corev1.ResourceQuota)
 			q.Spec.Hard["requests.nvidia.com/gpu"], q.Spec.Scopes = resource.MustParse("2"), []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}
 		}},
+		{name: "a quota of limits of processors", edit: quota("limits.cpu", "100"), what: "counts limits.cpu, and these containers name none, so Kubernetes would create no pod: thaw, model, Knative's queue-proxy (queue-sidecar-cpu-limit in config-deployment)", hint: "put a LimitRange with a default for cpu into the namespace, or leave limits.cpu out of the quota: kubectl edit resourcequota thaw -n ml"},
+		{name: "a quota of memory, of which the model requests none", edit: quota("requests.memory", "100Gi"), what: "counts requests.memory, and these containers name none, so Kubernetes would create no pod: model, Knative's queue-proxy", hint: "write spec.resources.memory; or put a LimitRange with a defaultRequest for memory"},
+		{name: "a quota of memory, and a proxy without", spec: "resources: {memory: 4Gi}", edit: quota("memory", "100Gi"), what: "name none, so Kubernetes would create no pod: Knative's queue-proxy (queue-sidecar-memory-request in config-deployment)", hint: "put a LimitRange"},
+		{name: "a quota of memory, and a proxy that requests some", spec: "resources: {memory: 4Gi}", edit: func(o map[string]runtime.Object) {
+			quota("memory", "100Gi")(o)
+			o["ConfigMap config-deployment"] = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: servingNamespace, Name: "config-deployment"}, Data: map[string]string{"queue-sidecar-memory-request": "100Mi"}}
+		}},
+		{name: "a quota, and a limit range that fills in", edit: func(o map[string]runtime.Object) {
+			quota("limits.cpu", "100")(o)
+			limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{"cpu": resource.MustParse("4")}})(o)
+		}},
+		{name: "a limit range below the model", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"memory": resource.MustParse("8Gi")}}), what: "qwen: container model requests 12352Mi of memory, and the LimitRange bounds of namespace ml allows from 0 to 8Gi", hint: "kubectl edit limitrange bounds -n ml"},
+		{name: "a limit range above a container", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("100Mi")}}), what: "qwen: container thaw requests 64Mi of memory, and the LimitRange bounds of namespace ml allows at least 100Mi", hint: "kubectl edit limitrange bounds -n ml"},
+		{name: "GPUs of another maker", spec: "resources: {gpus: 1}", edit: func(o map[string]runtime.Object) {
+			o["Node gpu-1"].(*corev1.Node).Status.Allocatable = corev1.ResourceList{"amd.com/gpu": resource.MustParse("8"),
+				"nvidia.com/mig-1g.10gb": resource.MustParse("7"), "memory": resource.MustParse("1Ti"), "hugepages-1Gi": resource.MustParse("1Gi")}
+		}, what: "; they have amd.com/gpu, nvidia.com/mig-1g.10gb, and thaw asks for nvidia.com/gpu alone", hint: "device plugin"},
 		{name: "no such runtime", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "RuntimeClass nvidia") }, what: "there is no RuntimeClass nvidia", hint: "kubectl get runtimeclasses"},
 		{name: "no such priority", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "PriorityClass interactive") }, what: "there is no PriorityClass interactive", hint: "kubectl get priorityclasses"},
 		{name: "no such account", spec: everything, edit: func(o map[string]runtime.Object) { delete(o, "ServiceAccount models") }, what: "there is no ServiceAccount models", hint: "kubectl create serviceaccount models -n ml"},
@@ -246,6 +277,12 @@ func TestForbiddenChecks(t *testing.T) {
 	found, err := c.Doctor(t.Context(), "ml", asks(t, everything))
 	if err != nil || slices.ContainsFunc(found, Finding.Bad) {
 		t.Error(found, err)
+	}
+	last := found[len(found)-1]
+	for _, what := range []string{"not checked, because this account may not look at them", "knative-serving/config-features", "nodes", "thaw-system/thaw-controller", "ml/resourcequotas"} {
+		if !last.Note || !strings.Contains(last.What, what) {
+			t.Errorf("no %q in %+v", what, last)
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -385,5 +422,37 @@ func TestNamespacePods(t *testing.T) {
 	}
 	if pod, err := clusterOf(o, "namespaces").PodDefaults(t.Context(), "ml"); err != nil || !pod.IsZero() {
 		t.Error(pod, err)
+	}
+}
+
+// TestLimitRangeDefault: a limit that a limit range gives an engine is said.
+func TestLimitRangeDefault(t *testing.T) {
+	o := healthy()
+	limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{"memory": resource.MustParse("512Mi")}})(o)
+	for spec, want := range map[string]bool{"": true, "resources: {memory: 4Gi}": false} {
+		found, err := clusterOf(o).Doctor(t.Context(), "ml", asks(t, spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := slices.ContainsFunc(found, func(f Finding) bool {
+			return f.Note && strings.Contains(f.What, "qwen gets a limit of 512Mi of memory from the LimitRange bounds") &&
+				strings.Contains(f.Hint, "spec.resources.memory")
+		}); is != want {
+			t.Errorf("%q: %+v", spec, found)
+		}
+	}
+}
+
+// TestSharedGPUs: a share of a time-sliced GPU has its part of the GPU's memory.
+func TestSharedGPUs(t *testing.T) {
+	for _, x := range []struct {
+		replicas, strategy string
+		want               string
+	}{{"", "", "80Gi"}, {"1", "none", "80Gi"}, {"4", "time-slicing", "20Gi"}, {"4", "", "20Gi"}, {"4", "mps", "80Gi"}, {"many", "", "80Gi"}} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.replicas": x.replicas, "nvidia.com/gpu.sharing-strategy": x.strategy}}}
+		n.Status.Allocatable = corev1.ResourceList{GPU: resource.MustParse("4")}
+		if count, _, memory := GPUsOf(n); count != 4 || memory.String() != x.want {
+			t.Errorf("%+v: %d of %s", x, count, memory)
+		}
 	}
 }

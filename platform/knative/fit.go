@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -21,7 +19,7 @@ import (
 
 // checkServices checks for each service its nodes, its quotas and the objects it names.
 func (d *doctor) checkServices(ctx context.Context) error {
-	quotas := map[string][]corev1.ResourceQuota{} // by namespace
+	bounds := map[string]*bounds{} // by namespace
 	for _, s := range d.services {
 		if err := d.listNodes(ctx); err != nil {
 			return err
@@ -30,20 +28,15 @@ func (d *doctor) checkServices(ctx context.Context) error {
 		if d.visible {
 			d.add(nodeFinding(s.Name, spec, d.nodes))
 		}
-		if _, known := quotas[s.Namespace]; !known {
-			list, err := d.c.kube.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
-			if err == nil {
-				quotas[s.Namespace] = list.Items
-			} else if err = d.c.ignoreForbidden(err, s.Namespace+"/"); err != nil {
+		if bounds[s.Namespace] == nil {
+			b, err := d.boundsOf(ctx, s.Namespace)
+			if err != nil {
 				return err
 			}
+			bounds[s.Namespace] = b
 		}
 		least, _ := strconv.Atoi(s.Spec.Template.Annotations[minAnnotation])
-		for _, q := range quotas[s.Namespace] {
-			if over, is := quotaFinding(s.Name, spec, max(least, 1), &q); is {
-				d.add(over)
-			}
-		}
+		d.add(bounds[s.Namespace].findings(s.Name, spec, max(least, 1))...)
 		if err := d.checkReferences(ctx, s); err != nil {
 			return err
 		}
@@ -63,7 +56,7 @@ func (d *doctor) checkReferences(ctx context.Context, s *servingv1.Service) (err
 			d.add(badFinding(hint, "%s: there is no %s %s", s.Name, kind, name))
 			return
 		}
-		err = d.c.ignoreForbidden(failed, kind+" "+name)
+		err = d.ignoreForbidden(failed, kind+" "+name)
 	}
 	look("RuntimeClass", ptr.Deref(spec.RuntimeClassName, ""),
 		"leave spec.pod.runtimeClassName out where the node's default runtime serves GPUs; kubectl get runtimeclasses",
@@ -130,7 +123,7 @@ func nodeFinding(name string, spec *corev1.PodSpec, nodes []corev1.Node) Finding
 	asks := describeResources(c.Requests)
 	switch {
 	case gpu == 0 && gpus.Value() > 0:
-		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one", name, asks)
+		return badFinding(devicePluginHint, "%s needs %s, and no node of the cluster has one%s", name, asks, otherDevices(nodes))
 	case may == 0 && taint.Key != "":
 		return badFinding(fmt.Sprintf("spec: {pod: {tolerations: [{key: %s, operator: Equal, value: %q, effect: %s}]}}, or %s of the namespace",
 			taint.Key, taint.Value, taint.Effect, team.PodAnnotation),
@@ -170,40 +163,4 @@ func taintsOf(n *corev1.Node, gpus bool) (out []functions.Taint) {
 		out = append(out, functions.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect)})
 	}
 	return out
-}
-
-// quotaFinding checks whether an otherwise unused quota allows the replicas.
-func quotaFinding(name string, spec *corev1.PodSpec, replicas int, q *corev1.ResourceQuota) (Finding, bool) {
-	if q.Spec.ScopeSelector != nil || len(q.Spec.Scopes) > 0 {
-		return Finding{}, false // it may not apply to this pod
-	}
-	c := spec.Containers[0].Resources
-	for _, r := range slices.Sorted(maps.Keys(q.Spec.Hard)) {
-		hard := q.Spec.Hard[r]
-		var one resource.Quantity
-		switch key := string(r); {
-		case key == "cpu" || key == "memory":
-			one = c.Requests[r]
-		case strings.HasPrefix(key, "requests."):
-			one = c.Requests[corev1.ResourceName(strings.TrimPrefix(key, "requests."))]
-		case strings.HasPrefix(key, "limits."):
-			one = c.Limits[corev1.ResourceName(strings.TrimPrefix(key, "limits."))]
-		case key == "pods":
-			one = *resource.NewQuantity(1, resource.DecimalSI)
-		}
-		if one.IsZero() {
-			continue
-		}
-		hint := fmt.Sprintf("lower spec.resources or spec.scale.min; kubectl edit resourcequota %s -n %s", q.Name, q.Namespace)
-		if one.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: a replica requests %s of %s, and the quota %s of namespace %s allows %s in all", name, &one, r, q.Name,
-				q.Namespace, &hard), true
-		}
-		all := one.DeepCopy()
-		if all.Mul(int64(replicas)); all.Cmp(hard) > 0 {
-			return badFinding(hint, "%s: the minimum of %d replicas requests %s of %s, and the quota %s of namespace %s allows %s in all", name,
-				replicas, &all, r, q.Name, q.Namespace, &hard), true
-		}
-	}
-	return Finding{}, false
 }

@@ -124,7 +124,7 @@ func (d *doctor) checkPodPolicy(ctx context.Context) error {
 	}
 	switch {
 	case err != nil:
-		return d.c.ignoreForbidden(err, podPolicy)
+		return d.ignoreForbidden(err, podPolicy)
 	case missing != "":
 		if is, err := d.installed(ctx); err != nil || !is {
 			return err // reported by checkInstalled
@@ -134,7 +134,7 @@ func (d *doctor) checkPodPolicy(ctx context.Context) error {
 	}
 	off, err := d.c.kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: PodPolicyLabel + "=off,!" + team.Label})
 	if err != nil {
-		return d.c.ignoreForbidden(err, "namespaces")
+		return d.ignoreForbidden(err, "namespaces")
 	}
 	if len(off.Items) > 0 {
 		names := functions.ConvertAll(off.Items, func(n corev1.Namespace) string { return n.Name })

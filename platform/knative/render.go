@@ -30,11 +30,10 @@ const (
 	AutoscalerClass = "thaw.dev"
 	IngressClass    = "thaw.ingress.networking.knative.dev"
 
-	ClassAnnotation        = "autoscaling.knative.dev/class"
-	IngressAnnotation      = "networking.knative.dev/ingress.class"
-	ModelAnnotation        = "thaw.dev/model"         // on the Service: the whole model file, as JSON
-	ModelLabel             = "thaw.dev/model"         // on Service and pods: the model's name
-	CachedModelsAnnotation = "thaw.dev/cached-models" // on nodes: the models in memory and on disk
+	ClassAnnotation   = "autoscaling.knative.dev/class"
+	IngressAnnotation = "networking.knative.dev/ingress.class"
+	ModelAnnotation   = "thaw.dev/model" // on the Service: the whole model file, as JSON
+	ModelLabel        = "thaw.dev/model" // on Service and pods: the model's name
 
 	minAnnotation      = "autoscaling.knative.dev/min-scale"
 	maxAnnotation      = "autoscaling.knative.dev/max-scale"
@@ -156,7 +155,12 @@ type rendering struct {
 }
 
 func (r *rendering) addProblem(path, hint, format string, args ...any) {
-	file, line := r.m.Origin, 0
+	r.problems = append(r.problems, ProblemOf(r.m, path, hint, fmt.Sprintf(format, args...)))
+}
+
+// ProblemOf returns a problem of a model's file at a path of it; "" is a problem of no file.
+func ProblemOf(m *functions.Model, path, hint, message string) catalog.Problem {
+	file, line := m.Origin, 0
 	if path == "" {
 		file = ""
 	}
@@ -165,7 +169,7 @@ func (r *rendering) addProblem(path, hint, format string, args ...any) {
 			file, line = file[:i], n
 		}
 	}
-	r.problems = append(r.problems, catalog.Problem{File: file, Line: line, Path: path, Message: fmt.Sprintf(format, args...), Hint: hint})
+	return catalog.Problem{File: file, Line: line, Path: path, Message: message, Hint: hint}
 }
 
 // check collects what thaw supports and Kubernetes does not.
@@ -353,10 +357,12 @@ func (r *rendering) pod() corev1.PodSpec {
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "thaw", MountPath: path.Dir(program), ReadOnly: true})
 		pod.Volumes = append(pod.Volumes,
 			corev1.Volume{Name: "thaw", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		install := memoryRequirements(shimMemory)
+		install.Requests[corev1.ResourceCPU] = resource.MustParse("10m") // quotas of processors admit no container without a request
 		pod.InitContainers = []corev1.Container{{
 			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
 			Args:            []string{"runtime", "--install", program},
-			Resources:       memoryRequirements(shimMemory),
+			Resources:       install,
 			SecurityContext: lockedContext(),
 			VolumeMounts:    []corev1.VolumeMount{{Name: "thaw", MountPath: path.Dir(program)}},
 		}}
@@ -403,16 +409,20 @@ func (r *rendering) startedSpec() string {
 		Metadata   functions.Metadata `json:"metadata"`
 		Spec       any                `json:"spec"`
 	}{functions.APIVersion, functions.KindModel, functions.Metadata{Name: r.m.Metadata.Name, Namespace: r.namespace()}, struct {
-		Source    string              `json:"source,omitempty"`
-		Files     []string            `json:"files,omitempty"`
-		Engine    functions.Engine    `json:"engine,omitempty"`
-		Args      []string            `json:"args,omitempty"`
-		Env       map[string]string   `json:"env,omitempty"`
-		Health    string              `json:"health,omitempty"`
-		Adapters  []functions.Adapter `json:"adapters,omitempty"`
-		Resources functions.Resources `json:"resources"`
-		Deadlines functions.Deadlines `json:"deadlines"`
-	}{s.Source, s.Files, s.Engine, s.Args, s.Env, s.Health, s.Adapters, s.Resources, s.Deadlines}})
+		Source    string               `json:"source,omitempty"`
+		Files     []string             `json:"files,omitempty"`
+		Exclude   []string             `json:"exclude,omitempty"`
+		Weights   string               `json:"weights,omitempty"`
+		Engine    functions.Engine     `json:"engine,omitempty"`
+		Args      []string             `json:"args,omitempty"`
+		Env       map[string]string    `json:"env,omitempty"`
+		Health    string               `json:"health,omitempty"`
+		Serves    []functions.Endpoint `json:"serves,omitempty"`
+		Probe     functions.Probe      `json:"probe,omitzero"`
+		Adapters  []functions.Adapter  `json:"adapters,omitempty"`
+		Resources functions.Resources  `json:"resources"`
+		Deadlines functions.Deadlines  `json:"deadlines"`
+	}{s.Source, s.Files, s.Exclude, s.Weights, s.Engine, s.Args, s.Env, s.Health, s.Serves, s.Probe, s.Adapters, s.Resources, s.Deadlines}})
 	if err != nil {
 		r.addProblem("", "", "cannot be written down: %v", err)
 	}

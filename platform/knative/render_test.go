@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +62,7 @@ func TestRender(t *testing.T) {
 	if err != nil || len(files) < 5 {
 		t.Fatalf("%d models to render, %v", len(files), err)
 	}
+	given := map[string]bool{"Folder": true, "Cache": true, "Price": true} // which Render refuses
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".model.yaml")
 		t.Run(name, func(t *testing.T) {
@@ -96,9 +98,18 @@ func TestRender(t *testing.T) {
 				if err := s.Validate(ctx); err != nil {
 					t.Errorf("Knative refuses it: %v", err)
 				}
-				roundTrip(t, models(t, file, string(text))[i], s)
+				m := models(t, file, string(text))[i]
+				for f, value := range reflect.ValueOf(m.Spec).Fields() {
+					given[f.Name] = given[f.Name] || !value.IsZero()
+				}
+				roundTrip(t, m, s)
 			}
 		})
+	}
+	for f := range reflect.TypeFor[functions.ModelSpec]().Fields() {
+		if !given[f.Name] {
+			t.Errorf("no model here has spec.%s, which pods need as well", f.Name)
+		}
 	}
 }
 
@@ -320,8 +331,12 @@ func TestCPU(t *testing.T) {
 		{"vllm", "{gpus: 1}", "1"}, {"vllm", "{gpus: 4}", "4"}, {"sglang", "{gpus: 2, cpu: 500m}", "500m"}, {"vllm", "{}", "500m"}, {"llamacpp", "{}", "500m"},
 		{"vllm", "{gpus: 8, cpu: 96}", "96"}, {"ember", "{}", "0"}, {"ember", "{cpu: 0.25}", "250m"}, {"command", "{gpus: 1}", "0"},
 	} {
+		args := ""
+		if x.engine == "command" {
+			args = "args: ['{port}'], "
+		}
 		s, err := Render(models(t, "a",
-			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', args: ['{port}'], engine: "+x.engine+
+			"apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: a}\nspec: {source: 'hf://a/b', "+args+"engine: "+x.engine+
 				", resources: "+x.resources+"}\n")[0],
 			Settings{Thaw: thawImage, Images: map[functions.Engine]string{functions.EngineCommand: "own", functions.EngineLlamaCpp: "llama"}})
 		if err != nil {

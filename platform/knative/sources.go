@@ -76,7 +76,7 @@ func (d *doctor) checkSources(ctx context.Context) error {
 	if isNotFound(err) {
 		return nil // reported by checkInstalled or checkParts
 	} else if err != nil {
-		return d.c.ignoreForbidden(err, System+"/"+loaderName)
+		return d.ignoreForbidden(err, System+"/"+loaderName)
 	}
 	env, secret, err := d.loaderEnvironment(ctx, &loader.Spec.Template.Spec)
 	if err != nil || env == nil {
@@ -87,7 +87,7 @@ func (d *doctor) checkSources(ctx context.Context) error {
 	if err == nil {
 		annotations = account.Annotations
 	} else if !isNotFound(err) {
-		if err = d.c.ignoreForbidden(err, System+"/"+loaderName); err != nil {
+		if err = d.ignoreForbidden(err, System+"/"+loaderName); err != nil {
 			return err
 		}
 	}
@@ -115,7 +115,7 @@ func (d *doctor) loaderEnvironment(ctx context.Context, spec *corev1.PodSpec) (e
 			if isNotFound(err) {
 				continue
 			} else if err != nil {
-				return nil, secret, d.c.ignoreForbidden(err, "secret "+secret)
+				return nil, secret, d.ignoreForbidden(err, "secret "+secret)
 			}
 			for name, value := range s.Data {
 				env[name] = ""

@@ -14,7 +14,6 @@ type coldStartLog struct {
 	coldstart.Log
 	starting orderedset.Set[*functionState]
 	inbox    *inbox
-	started  func(functions.Timeline) // a cold start ended; nil: no hook
 }
 
 // begin begins a cold start of f. id is the id that Wake returned, or "".
@@ -67,9 +66,6 @@ func (l *coldStartLog) finish(c *coldstart.Start, st functions.State, cause stri
 		if n := l.nodes[t.Node]; n != nil && n.recordRates(t.Tier, t.Bytes, sample.Phases) {
 			l.planner.NodeChanged(n.Node)
 		}
-	}
-	if l.started != nil {
-		l.started(t)
 	}
 }
 

@@ -52,24 +52,18 @@ type Catalog interface {
 	Teams() []*functions.Team
 }
 
-// Hooks are called from the loop and must return at once. Any may be nil.
-type Hooks struct {
-	ColdStart func(functions.Timeline) // a cold start ended, READY or failed
-	Event     func(functions.Event)
-}
-
 // Options configure an Orchestrator.
 type Options struct {
 	Epoch     int64    // epoch of this process, higher than that of every earlier one
 	Path      DataPath // the activator; nil if Attach sets it
 	Catalog   Catalog
-	Machine   string           // identity of this host; local sources of the catalogue are its folders
-	Here      string           // id of the agent in this process, if there is one
-	Alone     func() bool      // no further node may ever come; nil: some may
-	Policy    placement.Policy // zero: placement.DefaultPolicy
-	Hooks     Hooks
-	Foresight *foresight.Options // forecasts and prewarming; nil: none
-	Ledger    *quota.Ledger      // keeps the accounts of teams across restarts; nil: they end with the process
+	Machine   string                // identity of this host; local sources of the catalogue are its folders
+	Here      string                // id of the agent in this process, if there is one
+	Alone     func() bool           // no further node may ever come; nil: some may
+	Policy    placement.Policy      // zero: placement.DefaultPolicy
+	Event     func(functions.Event) // called from the loop, must return at once; may be nil
+	Foresight *foresight.Options    // forecasts and prewarming; nil: none
+	Ledger    *quota.Ledger         // keeps the accounts of teams across restarts; nil: they end with the process
 	Log       *slog.Logger
 
 	// Now, NewID, RunCommand and OnUpdate replace time, chance and concurrency. With deterministic
@@ -131,7 +125,7 @@ func New(o Options) *Orchestrator {
 	w := &world{
 		clock:    clock{timeNow: o.Now, began: o.Now().Add(-time.Millisecond)}, // Instant 0 means never
 		registry: newRegistry(o.Policy),
-		events:   events.New(o.Now, o.Log, o.Hooks.Event),
+		events:   events.New(o.Now, o.Log, o.Event),
 		counts:   metrics.New(),
 		log:      o.Log,
 	}
@@ -140,7 +134,7 @@ func New(o Options) *Orchestrator {
 	l.world, l.inbox, l.commands, l.policy, l.alone = w, &s.inbox, &s.commands, o.Policy, o.Alone
 	l.adapters = adapters{world: w, commands: l.commands}
 	l.publisher = publisher{world: w, path: o.Path, progress: cmp.Or(o.Progress, progressEvery)}
-	l.coldStarts = coldStartLog{world: w, inbox: l.inbox, started: o.Hooks.ColdStart}
+	l.coldStarts = coldStartLog{world: w, inbox: l.inbox}
 	l.leadership = leadership{world: w, epoch: o.Epoch, lease: o.Policy.Lease, refuse: l.lifecycle.refuseStart}
 	l.sleeping = sleeping{
 		world: w, commands: l.commands, leadership: &l.leadership, coldStarts: &l.coldStarts, stop: l.lifecycle.stopReplica,

@@ -391,28 +391,20 @@ func model(name string, edit ...func(*functions.ModelSpec)) *functions.Model {
 func fname(s string) functions.Name { return functions.Name{Team: "default", Name: s} }
 
 type testRig struct {
-	t      *testing.T
-	s      *Orchestrator
-	d      *fakePath
-	c      *fakeCatalog
-	ctx    context.Context
-	stop   func()
-	cold   []functions.Timeline
-	coldMu sync.Mutex
+	t    *testing.T
+	s    *Orchestrator
+	d    *fakePath
+	c    *fakeCatalog
+	ctx  context.Context
+	stop func()
 }
 
-// ended is the hook for cold starts; the loop's goroutine calls it.
-func (r *testRig) ended(t functions.Timeline) {
-	r.coldMu.Lock()
-	defer r.coldMu.Unlock()
-	r.cold = append(r.cold, t)
+// ended returns the cold starts that have ended, the newest first.
+func (r *testRig) ended() []functions.Timeline {
+	return functions.Filter(r.s.ColdStarts(0), func(t functions.Timeline) bool { return t.State == functions.Ready || t.State.Over() })
 }
 
-func (r *testRig) coldStarts() int {
-	r.coldMu.Lock()
-	defer r.coldMu.Unlock()
-	return len(r.cold)
-}
+func (r *testRig) coldStarts() int { return len(r.ended()) }
 
 func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *testRig {
 	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
@@ -422,8 +414,7 @@ func newRig(t *testing.T, epoch int64, ms ...*functions.Model) *testRig {
 
 // boot starts a new server process; agents and activator stay.
 func (r *testRig) boot(epoch int64) {
-	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here",
-		Hooks: Hooks{ColdStart: r.ended}})
+	r.s = New(Options{Epoch: epoch, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here"})
 	r.d.setLoop(r.s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

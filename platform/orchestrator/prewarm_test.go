@@ -20,8 +20,7 @@ import (
 // seeing returns a rig with a Foresight.
 func seeing(t *testing.T, o *foresight.Options, p placement.Policy, ms ...*functions.Model) *testRig {
 	r := &testRig{t: t, d: newFakePath(), c: &fakeCatalog{models: ms}}
-	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p,
-		Hooks: Hooks{ColdStart: r.ended}})
+	r.s = New(Options{Epoch: 1, Path: r.d, Catalog: r.c, Machine: "m-here", Here: "here", Foresight: o, Policy: p})
 	r.d.setLoop(r.s)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

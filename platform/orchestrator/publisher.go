@@ -36,8 +36,7 @@ func (p *publisher) publishChanged() {
 			out = append(out, p.snapshotOf(f))
 		}
 	}
-	clear(p.unpublished)
-	p.unpublished = p.unpublished[:0]
+	p.unpublished = nil
 	if len(out) > 0 {
 		p.path.Publish(out...)
 		p.changes.Send(struct{}{})

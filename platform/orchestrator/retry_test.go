@@ -62,7 +62,7 @@ func TestRetryAfterEviction(t *testing.T) {
 				if said != c.loads-1 {
 					t.Errorf("%d events of a retry, want %d", said, c.loads-1)
 				}
-				last := r.cold[len(r.cold)-1]
+				last := r.ended()[0]
 				if (last.Retried == short) != (c.loads == 2) || last.Function != "default/z" {
 					t.Errorf("the timeline of %s has %q of the first start", last.Function, last.Retried)
 				}

@@ -16,7 +16,6 @@ import (
 func (p Policy) Decide(w World, now Instant) Plan {
 	planner := p.Planner()
 	planner.decision.log = nil
-	planner.slab = make([]functionEntry, len(w.Functions))
 	for _, n := range w.Nodes {
 		planner.NodeChanged(n)
 	}

@@ -24,7 +24,6 @@ type Planner struct {
 	queue     pendingQueue
 	functions map[functions.Name]*functionEntry
 	born      uint64
-	slab      []functionEntry // preallocated entries
 	touched   []*functionEntry
 	looking   []*functionEntry // functions that this plan evaluates
 	reopened  []*functionEntry // functions that got actions in the last plan: evaluated again until they get none
@@ -131,10 +130,6 @@ func (p *Planner) Teams(teams map[string]Team) {
 func (p *Planner) FunctionChanged(f *Function) {
 	e := p.functions[f.Name]
 	if e == nil {
-		if len(p.slab) == 0 {
-			p.slab = make([]functionEntry, 64)
-		}
-		e, p.slab = &p.slab[0], p.slab[1:]
 		p.born++
 		o := p.decision.owners[f.Name.Team]
 		if o == nil {
@@ -142,7 +137,7 @@ func (p *Planner) FunctionChanged(f *Function) {
 			p.decision.owners[f.Name.Team] = o
 		}
 		o.functions++
-		*e = functionEntry{owner: o, born: p.born, at: -1}
+		e = &functionEntry{owner: o, born: p.born, at: -1}
 		p.functions[f.Name] = e
 	}
 	e.f = f

@@ -37,10 +37,7 @@ type pendingQueue struct {
 	changed   bool            // order is incremented at the end of this plan
 	memoTTL   time.Duration   // the constant memoTTL; tests disable the expiry
 	blocked   map[functions.Name]Verdict
-
-	// Buffers.
-	current     attempt
-	freeClasses []*pendingClass
+	current   attempt // a buffer
 }
 
 // pendingClass holds the functions of one class that lack replicas.
@@ -102,12 +99,7 @@ func (q *pendingQueue) setPending(e *functionEntry, n need, lacks int) {
 	q.clearPending(e)
 	c := q.classes[key]
 	if c == nil {
-		if i := len(q.freeClasses) - 1; i >= 0 {
-			c, q.freeClasses = q.freeClasses[i], q.freeClasses[:i]
-		} else {
-			c = &pendingClass{}
-		}
-		*c = pendingClass{equivalenceClass: key, items: c.items[:0], fresh: c.fresh[:0]}
+		c = &pendingClass{equivalenceClass: key}
 		q.classes[key] = c
 		q.classList = append(q.classList, c)
 	}
@@ -143,8 +135,6 @@ func (q *pendingQueue) clearPending(e *functionEntry) {
 	if len(c.items) == 0 {
 		delete(q.classes, c.equivalenceClass)
 		q.classList = slices.Delete(q.classList, slices.Index(q.classList, c), slices.Index(q.classList, c)+1)
-		c.own = nil
-		q.freeClasses = append(q.freeClasses, c)
 	}
 }
 

@@ -46,7 +46,7 @@ func (s *Shim) serve(req *httpserver.Request, res *httpserver.Response) {
 			s.proxy(req, res, "GET", path)
 		}
 	default:
-		enginehttp.WriteError(res, openai.New(openai.UnknownEndpoint, "The pod of a model has no "+functions.Clip(path)+"."))
+		res.Refuse(openai.New(openai.UnknownEndpoint, "The pod of a model has no "+functions.Clip(path)+"."))
 	}
 }
 
@@ -129,7 +129,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 	if method == "POST" {
 		var e *openai.Error
 		if env, e = enginehttp.CheckRequest(req, path, s.o.Model.Spec.Engine); e != nil {
-			enginehttp.WriteError(res, e)
+			res.Refuse(e)
 			return
 		}
 		body = enginehttp.BodyOf(req)
@@ -161,7 +161,7 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 	if len(s.o.Model.Spec.Adapters) > 0 && body != nil {
 		b, e := s.loadAdapter(req, env, body)
 		if e != nil {
-			enginehttp.WriteError(res, e)
+			res.Refuse(e)
 			return
 		}
 		body = b
@@ -178,12 +178,15 @@ func (s *Shim) proxy(req *httpserver.Request, res *httpserver.Response, method, 
 			return
 		}
 		if errors.Is(err, upstream.ErrCut) {
-			enginehttp.WriteError(res, openai.New(openai.EngineHung, "The engine was ended before it answered."))
+			res.Refuse(openai.New(openai.EngineHung, "The engine was ended before it answered."))
 			return
 		}
 		s.rep.Suspect("the pod's proxy: " + err.Error())
-		enginehttp.WriteError(res, openai.New(openai.EngineCrashed, "The engine did not answer."))
+		res.Refuse(openai.New(openai.EngineCrashed, "The engine did not answer."))
 		return
+	}
+	if method == "POST" && s.errors.Note(res.Status) {
+		s.rep.Suspect(fmt.Sprintf("the pod's proxy: several requests in a row answered with errors, the last with HTTP %d", res.Status))
 	}
 	passing = true
 }
@@ -213,11 +216,11 @@ func (s *Shim) awaitReady(req *httpserver.Request) bool {
 func (s *Shim) refuseNotReady(res *httpserver.Response, st functions.ReplicaStatus) {
 	switch {
 	case st.State == functions.Failed:
-		enginehttp.WriteError(res, openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
+		res.Refuse(openai.New(openai.ModelLoadFailed, "The model could not be loaded: "+st.Error))
 	case st.State.Over() || s.draining.Load():
-		enginehttp.WriteError(res, openai.New(openai.ShuttingDown, "This pod of the model ends."))
+		res.Refuse(openai.New(openai.ShuttingDown, "This pod of the model ends."))
 	default:
-		enginehttp.WriteError(res, openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
+		res.Refuse(openai.New(openai.ModelLoading, "The model is "+st.State.Word()+"."))
 	}
 }
 

@@ -360,7 +360,7 @@ func (l *loaderClient) onLine(m controlstream.ToPod, store string, open *os.File
 		case f.Kind == controlstream.KindEnding:
 			l.log.Warn("the loader ends; asking the next one", "source", a.Source)
 		default:
-			a.finishLocked(stagingResult{err: &StageError{Kind: f.Kind, Message: f.Message, Fix: f.Fix}})
+			a.finishLocked(stagingResult{err: f})
 		}
 	}
 }
@@ -372,16 +372,6 @@ func (l *loaderClient) podPath(path, store string) (string, error) {
 		return "", fmt.Errorf("the loader says that the weights are in %s, which is not in its store %s", path, store)
 	}
 	return filepath.Join(l.store, rel), nil
-}
-
-// StageError is why the loader does not stage a checkpoint.
-type StageError struct{ Kind, Message, Fix string }
-
-func (e *StageError) Error() string {
-	if e.Fix == "" {
-		return e.Message
-	}
-	return e.Message + "; " + e.Fix
 }
 
 // Stage is the replica's Stager.

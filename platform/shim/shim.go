@@ -115,6 +115,7 @@ type Shim struct {
 	draining atomic.Bool  // no new requests are wanted
 	readyAt  atomic.Int64 // unix nanoseconds, 0 not yet
 	first    firstRequest
+	errors   functions.ErrorRun
 	stopped  chan controlstream.Drain
 
 	waiting atomic.Int64  // requests that wait here for READY

@@ -31,9 +31,6 @@ type Config struct {
 	// Times, if not nil, sets the times of a function's nth start, counted from 1, for
 	// example to those of a real start. drawn holds the simulator's own draw.
 	Times func(name functions.Name, nth int, drawn StartTimes) StartTimes
-	// Sources is the total rate of all checkpoint sources in bytes per second; 0 limits
-	// only by the nodes' links.
-	Sources functions.Bytes
 	// Input and Output are the tokens of a request whose trace has none; default 512 and
 	// 128.
 	Input, Output int

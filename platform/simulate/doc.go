@@ -22,8 +22,8 @@
 //
 //	READY = max(bytes arriving, engine booting) + load + warm-up
 //
-// as on a real node. Bytes arrive over the node's link, shared evenly
-// by all transfers of the node, and over the total rate of the sources (Config.Sources).
+// as on a real node. Bytes arrive over the node's link, shared evenly by all transfers of
+// the node.
 // Replicas of one node that need the same checkpoint share its transfer, and bytes
 // staged by a cancelled start are kept. The store evicts the least recently used
 // checkpoint to stay within its size, never one that a replica uses. Weights are loaded

@@ -27,7 +27,7 @@ type RequestEnd struct {
 	ID       uint64 // in arrival order, from 1
 	Function functions.Name
 	Arrived  time.Duration
-	// Code is "" if it was answered, Broke, Left, Lost, or the code of its refusal.
+	// Code is "" if it was answered, EndBroken, EndClientLeft, or the code of its refusal.
 	Code    openai.Code
 	Message string
 	First   time.Duration // time of its first token; 0 if none came

@@ -102,7 +102,8 @@ func (s *State) Slow(node string, by float64) {
 		return
 	}
 	n.link.rate, n.disk.rate = float64(n.kind.Link)/by, float64(n.kind.Disk)/by
-	s.reflow([]*pipe{n.link, n.disk})
+	s.reflow(n.link)
+	s.reflow(n.disk)
 }
 
 // FailStarts makes every start of a function fail with cause once its engine has booted;

@@ -96,35 +96,34 @@ func TestHistogram(t *testing.T) {
 // TestTransfers: no pipe exceeds its rate, and all bytes arrive.
 func TestTransfers(t *testing.T) {
 	st := &State{}
-	a, b, all := &pipe{rate: 100}, &pipe{rate: 100}, &pipe{rate: 150}
+	a, b := &pipe{rate: 100}, &pipe{rate: 150}
 	ends := map[string]time.Duration{}
-	put := func(name string, bytes float64, pipes ...*pipe) *transfer {
-		return st.startTransfer(bytes, func() { ends[name] = st.clock.now }, pipes...)
+	put := func(name string, bytes float64, through *pipe) *transfer {
+		return st.startTransfer(bytes, func() { ends[name] = st.clock.now }, through)
 	}
-	put("a1", 100, a, all)
-	put("a2", 50, a, all)
-	put("b", 100, b, all)
-	gone := put("gone", 1000, b, all)
+	put("a", 100, a)
+	put("b1", 100, b)
+	put("b2", 75, b)
+	gone := put("gone", 1000, b)
 	st.clock.set(time.Second, callback(func() {
-		if left := gone.stop(); math.Abs(left-(1000-37.5)) > 1e-6 {
+		if left := gone.stop(); math.Abs(left-950) > 1e-6 {
 			t.Errorf("%v of 1000 are left", left)
 		}
 	}), 0, 0)
-	st.clock.set(time.Second, callback(func() {
-		b.rate = 10
-		st.reflow([]*pipe{b})
+	st.clock.set(1200*time.Millisecond, callback(func() {
+		b.rate = 20
+		st.reflow(b)
 	}), 0, 0)
 	for st.step(time.Hour) {
 	}
-	// Four transfers share 150: 37.5 each. After 1 s three do: 50 each, but b's own pipe is
-	// slower by then. a2 ends at 1.25 s; then a1 has 75 of 150 and ends at
-	// 1.25+(100-37.5-12.5)/75.
-	for name, want := range map[string]float64{"a2": 1.25, "a1": 1.25 + 50.0/75, "b": 1 + 62.5/10} {
+	// Three transfers share b's 150: 50 each. After 1 s two do: 75 each, and 0.2 s later 10
+	// each. b2 ends at 1.2+(75-50-15)/10; then b1 has 20 of the 25 that are left.
+	for name, want := range map[string]float64{"a": 1, "b2": 2.2, "b1": 2.2 + 25.0/20} {
 		if got := ends[name].Seconds(); math.Abs(got-want) > 1e-3 {
 			t.Errorf("%s ends at %v s, want %v", name, got, want)
 		}
 	}
-	if len(a.transfers)+len(b.transfers)+len(all.transfers) != 0 {
+	if len(a.transfers)+len(b.transfers) != 0 {
 		t.Error("transfers are left in pipes")
 	}
 }

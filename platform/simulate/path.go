@@ -85,20 +85,20 @@ func (r *request) OnChange() { r.st.traffic.decided = append(r.st.traffic.decide
 func (s *State) arrive(x *Request) {
 	f := s.fns[x.Function.WithoutAdapter()]
 	if f == nil && s.catalog.unfit[x.Function.WithoutAdapter()] {
-		s.tally.skipped++
+		s.tally.Skipped++
 		return
 	}
-	s.tally.requests++
+	s.tally.Requests++
 	name := cmp.Or(x.Team, x.Function.Team)
 	m := s.teamOf(name)
-	m.requests++
+	m.Requests++
 	if f == nil || f.snapshot == nil {
-		m.refused++
+		m.Refused++
 		s.tally.Refused[string(openai.ModelNotFound)]++
 		return
 	}
 	q := s.fresh()
-	q.id = uint64(s.tally.requests)
+	q.id = uint64(s.tally.Requests)
 	q.slot = len(s.traffic.active)
 	s.traffic.active = append(s.traffic.active, q)
 	q.f, q.team, q.at = f, m, s.clock.now
@@ -156,7 +156,7 @@ func (t *traffic) handleDecided() {
 func (r *request) enter() {
 	st, f := r.st, r.f
 	wall := st.wall()
-	r.Team, r.Bytes = r.team.name, 2<<10
+	r.Team, r.Bytes = r.team.Name, 2<<10
 	switch r.Enter(f.queue, wall) {
 	case admission.Admitted:
 		r.launch()
@@ -181,8 +181,8 @@ func (r *request) enter() {
 	counted := r.Cold
 	d := r.Decide(f.snapshot, st.c.ClientTimeouts, wall)
 	if r.Cold && !counted {
-		st.tally.cold++
-		r.team.cold++
+		st.tally.Cold++
+		r.team.Cold++
 	}
 	if e := cmp.Or(r.Ask(f.queue, d.Wake, r), d.Error); e != nil {
 		r.leave()
@@ -364,7 +364,7 @@ func (r *request) fail(problem string) {
 func (r *request) refuse(e *openai.Error) {
 	st := r.st
 	st.tally.Refused[string(e.Code)]++
-	r.team.refused++
+	r.team.Refused++
 	r.end(e.Code, e.Message)
 }
 

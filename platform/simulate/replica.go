@@ -284,10 +284,6 @@ func (n *node) checkpointArrived(b *simCheckpoint) {
 }
 
 func (r *replica) pull() {
-	pipes := []*pipe{r.n.link}
-	if r.st.sources.rate > 0 {
-		pipes = append(pipes, &r.st.sources)
-	}
 	r.transfer = r.st.startTransfer(float64(r.checkpoint.total-r.checkpoint.bytes), func() {
 		r.transfer = nil
 		r.st.tally.staged += float64(r.checkpoint.total - r.checkpoint.bytes)
@@ -295,7 +291,7 @@ func (r *replica) pull() {
 		r.n.store.version++
 		r.onStaged()
 		r.n.checkpointArrived(r.checkpoint)
-	}, pipes...)
+	}, r.n.link)
 }
 
 // onStaged handles staged bytes: the engine loads them once it has booted.
@@ -510,8 +506,8 @@ func (r *replica) finish(s functions.State, cause string) {
 		r.checkpoint.pins--
 		r.checkpoint = nil
 	}
-	r.f.team.held = r.f.team.held.plus(r.use.time())
-	r.use.held = held{}
+	r.f.team.held = r.f.team.held.plus(r.use.time(), 1)
+	r.use.held = GPUHours{}
 	r.after(keepEnded, repForget)
 }
 

@@ -18,8 +18,8 @@ type work struct {
 // gpuUse is the GPUs that a replica holds, and their time.
 type gpuUse struct {
 	gpus   []int
-	hold   float64 // GPUs that it holds, fractions included
-	held   held
+	hold   float64       // GPUs that it holds, fractions included
+	held   GPUHours      // in seconds
 	last   time.Duration // held is accounted up to here
 	served bool          // a request came
 }
@@ -101,24 +101,24 @@ func (r *replica) account() {
 	if d <= 0 {
 		return
 	}
-	var h held
+	var h GPUHours
 	switch {
 	case r.state == functions.Downloading || r.state == functions.Loading:
-		h.loading = d
+		h.Loading = d
 	case len(r.work.requests) > 0:
-		h.busy = d
+		h.Busy = d
 	case r.state == functions.Ready:
-		h.idle = d
+		h.Idle = d
 	default:
-		h.wasted = d
+		h.Wasted = d
 	}
-	r.use.held, r.st.series.sum = r.use.held.plus(h), r.st.series.sum.plus(h)
+	r.use.held, r.st.series.sum = r.use.held.plus(h, 1), r.st.series.sum.plus(h, 1)
 }
 
 // time returns the GPU time; all of it counts as wasted if the replica never served.
-func (u *gpuUse) time() held {
+func (u *gpuUse) time() GPUHours {
 	if u.served {
 		return u.held
 	}
-	return held{wasted: u.held.sum()}
+	return GPUHours{Wasted: u.held.sum()}
 }

@@ -100,74 +100,60 @@ const ThrashWithin = time.Minute
 
 // tally holds the counters of a run in progress.
 type tally struct {
-	Ends
-	StartCounts
-	requests, cold, skipped                  int64
-	evictions, thrash                        int64
-	staged                                   float64
+	Result
+	staged                                   float64 // bytes
 	ttft, warmTTFT, coldTTFT, wait, coldWait histogram
-	turns, events                            int64
 	refusedForSpace                          int64 // commands refused for lack of room: the orchestrator believed they would fit
 }
 
-// held is GPU-seconds by use.
-type held struct{ busy, idle, loading, wasted float64 }
-
-func (h held) sum() float64 { return h.busy + h.idle + h.loading + h.wasted }
-
 type team struct {
-	name                                  string
-	requests, cold                        int64
-	refused                               int64
-	wait                                  histogram
-	held                                  held
-	evictionsInflicted, evictionsSuffered int64
+	Team
+	wait histogram
+	held GPUHours // in seconds
 }
 
 // Result returns the result of the run so far.
 func (s *State) Result() Result {
 	t := &s.tally
-	r := Result{
-		Policy: s.c.Name, GPUs: s.c.Fleet.GPUs(), Requests: t.requests, Cold: t.cold, Evictions: t.evictions,
-		TTFT: t.ttft.quantiles(), TTFTWarm: t.warmTTFT.quantiles(), TTFTCold: t.coldTTFT.quantiles(), Wait: t.wait.quantiles(),
-		WaitCold: t.coldWait.quantiles(),
-		Thrash:   t.thrash, Ends: t.Ends, StartCounts: t.StartCounts, Staged: round(t.staged / (1 << 30)),
-		Seconds: round(s.clock.now.Seconds()), Impossible: s.catalog.impossible, Skipped: t.skipped, Turns: t.turns, Events: t.events,
-		Teams: []Team{},
+	r := t.Result
+	r.Policy, r.GPUs, r.Impossible, r.Teams = s.c.Name, s.c.Fleet.GPUs(), s.catalog.impossible, []Team{}
+	r.TTFT, r.TTFTWarm, r.TTFTCold = t.ttft.quantiles(), t.warmTTFT.quantiles(), t.coldTTFT.quantiles()
+	r.Wait, r.WaitCold = t.wait.quantiles(), t.coldWait.quantiles()
+	r.Staged, r.Seconds, r.Unfinished = round(t.staged/(1<<30)), round(s.clock.now.Seconds()), int64(len(s.traffic.active))
+	if r.Requests > 0 {
+		r.ColdShare = round(float64(r.Cold) / float64(r.Requests))
 	}
-	r.Unfinished = int64(len(s.traffic.active))
-	if t.requests > 0 {
-		r.ColdShare = round(float64(t.cold) / float64(t.requests))
-	}
-	live := map[*team]held{} // of running replicas
+	live := map[*team]GPUHours{} // of running replicas, in seconds
 	for _, n := range s.nodes {
 		for _, x := range n.reps {
 			x.account()
-			live[x.f.team] = live[x.f.team].plus(x.use.time())
+			live[x.f.team] = live[x.f.team].plus(x.use.time(), 1)
 		}
 	}
-	var sum held
+	var sum GPUHours
 	for _, m := range s.teams {
-		h := m.held.plus(live[m])
-		sum = sum.plus(h)
-		hours := round(h.sum() / 3600)
-		if m.requests == 0 && hours == 0 && m.evictionsInflicted+m.evictionsSuffered == 0 {
+		h := m.held.plus(live[m], 1)
+		sum = sum.plus(h, 1)
+		m.GPUHours = round(h.sum() / 3600)
+		if m.Requests == 0 && m.GPUHours == 0 && m.Inflicted+m.Suffered == 0 {
 			continue
 		}
 		sec := func(q float64) float64 { return round(m.wait.quantile(q).Seconds()) }
-		r.Teams = append(r.Teams, Team{
-			Name: m.name, Requests: m.requests, Cold: m.cold, WaitP50: sec(0.5), WaitP99: sec(0.99), WaitMax: round(m.wait.max.Seconds()),
-			GPUHours: hours, Refused: m.refused, Inflicted: m.evictionsInflicted, Suffered: m.evictionsSuffered,
-		})
+		m.WaitP50, m.WaitP99, m.WaitMax = sec(0.5), sec(0.99), round(m.wait.max.Seconds())
+		r.Teams = append(r.Teams, m.Team)
 	}
 	slices.SortFunc(r.Teams, func(a, b Team) int { return strings.Compare(a.Name, b.Name) })
+	sum.Free = float64(r.GPUs)*s.clock.now.Seconds() - sum.sum()
 	hours := func(seconds float64) float64 { return round(seconds / 3600) }
-	r.GPUHours = GPUHours{Busy: hours(sum.busy), Idle: hours(sum.idle), Loading: hours(sum.loading), Wasted: hours(sum.wasted),
-		Free: hours(float64(s.c.Fleet.GPUs())*s.clock.now.Seconds() - sum.sum())}
+	r.GPUHours = GPUHours{hours(sum.Busy), hours(sum.Idle), hours(sum.Loading), hours(sum.Wasted), hours(sum.Free)}
 	r.Samples, r.TTFTSteps = s.series.out, t.ttft.steps()
 	return r
 }
 
-func (h held) plus(o held) held {
-	return held{h.busy + o.busy, h.idle + o.idle, h.loading + o.loading, h.wasted + o.wasted}
+// plus returns the sum of h and times o, without Free.
+func (h GPUHours) plus(o GPUHours, times float64) GPUHours {
+	return GPUHours{Busy: h.Busy + times*o.Busy, Idle: h.Idle + times*o.Idle, Loading: h.Loading + times*o.Loading,
+		Wasted: h.Wasted + times*o.Wasted}
 }
+
+func (h GPUHours) sum() float64 { return h.Busy + h.Idle + h.Loading + h.Wasted }

@@ -14,8 +14,8 @@ type Step struct{ Seconds, Share float64 }
 
 type series struct {
 	every time.Duration
-	sum   held // of all replicas, since the start of the run
-	last  held // sum at the last sample
+	sum   GPUHours // in seconds, of all replicas, since the start of the run
+	last  GPUHours // sum at the last sample
 	out   []Sample
 }
 
@@ -26,17 +26,11 @@ func (s *State) sample() {
 			x.account()
 		}
 	}
-	d := s.series.sum.minus(s.series.last)
+	g := GPUHours{}.plus(s.series.sum.plus(s.series.last, -1), 1/s.series.every.Seconds())
+	g.Free = float64(s.c.Fleet.GPUs()) - g.sum()
 	s.series.last = s.series.sum
-	sec := s.series.every.Seconds()
-	g := GPUHours{Busy: d.busy / sec, Idle: d.idle / sec, Loading: d.loading / sec, Wasted: d.wasted / sec}
-	g.Free = float64(s.c.Fleet.GPUs()) - d.sum()/sec
 	s.series.out = append(s.series.out, Sample{At: s.clock.now.Seconds(), GPUs: g})
 	s.After(s.series.every, s.sample)
-}
-
-func (h held) minus(o held) held {
-	return held{h.busy - o.busy, h.idle - o.idle, h.loading - o.loading, h.wasted - o.wasted}
 }
 
 func (h *histogram) steps() (out []Step) {

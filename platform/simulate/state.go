@@ -34,7 +34,6 @@ type State struct {
 	named map[string]*team
 
 	catalog catalog
-	sources pipe
 
 	limits  ratelimit.Limits
 	limited bool // some team has limits
@@ -73,8 +72,8 @@ func Open(c Config) (*State, error) {
 	c = c.withDefaults()
 	st := &State{
 		c: c, byID: map[string]*node{}, reps: map[string]*replica{}, fns: map[functions.Name]*function{},
-		named: map[string]*team{}, tally: tally{Ends: Ends{Refused: map[string]int64{}}}, Faults: Faults{breaks: map[functions.Name]string{}},
-		sources: pipe{rate: float64(c.Sources)},
+		named: map[string]*team{},
+		tally: tally{Result: Result{Ends: Ends{Refused: map[string]int64{}}}}, Faults: Faults{breaks: map[functions.Name]string{}},
 	}
 	for id, kind := range c.Fleet.Hosts {
 		n := newNode(st, id, kind)
@@ -124,11 +123,11 @@ func (s *State) begin() {
 	l.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: s.epoch, Catalog: &s.catalog, Policy: s.c.Policy,
 		Progress: progress, Foresight: s.newForesight(),
-		Hooks: orchestrator.Hooks{Event: func(e functions.Event) {
+		Event: func(e functions.Event) {
 			if !l.superseded() { // a replaced instance reports events that do not happen
 				s.event(&e)
 			}
-		}},
+		},
 		Now: s.wall, NewID: s.newID, RunCommand: l.do, OnUpdate: func() { l.want(s.clock.now + s.c.Gather) },
 	})
 	l.orchestrator.Attach(l)
@@ -202,7 +201,7 @@ func (s *State) engine(e functions.Engine) *fleet.Engine {
 func (s *State) teamOf(name string) *team {
 	t := s.named[name]
 	if t == nil {
-		t = &team{name: name}
+		t = &team{Team: Team{Name: name}}
 		s.named[name] = t
 		s.teams = append(s.teams, t)
 	}
@@ -257,7 +256,7 @@ func (l *loop) act(uint8) {
 		return
 	}
 	l.at = 0
-	st.tally.turns++
+	st.tally.Turns++
 	if !l.superseded() {
 		st.reportDemand()
 	}
@@ -318,15 +317,15 @@ func (s *State) event(e *functions.Event) {
 		if e.For == "" {
 			return // no other function causes it
 		}
-		s.tally.evictions++
+		s.tally.Evictions++
 		f.evicted, f.last = true, s.clock.now
 		if by := s.parsed(e.For); by != nil && by.team != f.team {
-			by.team.evictionsInflicted++
-			f.team.evictionsSuffered++
+			by.team.Inflicted++
+			f.team.Suffered++
 		}
 	case "start", "wake_up":
 		if f.evicted && s.clock.now-f.last < ThrashWithin {
-			s.tally.thrash++
+			s.tally.Thrash++
 		}
 		f.evicted = false
 	}
@@ -350,7 +349,7 @@ func (s *State) step(until time.Duration) bool {
 	if e.gen != 0 && e.actor.generation() != e.gen {
 		return true
 	}
-	s.tally.events++
+	s.tally.Events++
 	e.actor.act(e.kind)
 	s.traffic.handleDecided()
 	return true
@@ -363,7 +362,7 @@ func (s *State) Pass(ctx context.Context, d time.Duration) error {
 
 func (s *State) until(ctx context.Context, at time.Duration) error {
 	for s.step(at) {
-		if err := s.stepped(ctx, s.tally.events); err != nil {
+		if err := s.stepped(ctx, s.tally.Events); err != nil {
 			return err
 		}
 	}
@@ -388,7 +387,7 @@ func (s *State) stepped(ctx context.Context, n int64) error {
 func (s *State) reportProgress() {
 	if s.c.Progress != nil {
 		t := &s.tally
-		s.c.Progress(Progress{At: s.clock.now, Requests: t.requests, Cold: t.cold})
+		s.c.Progress(Progress{At: s.clock.now, Requests: t.Requests, Cold: t.Cold})
 	}
 }
 
@@ -396,7 +395,7 @@ func (s *State) reportProgress() {
 func (s *State) Ask(r Request) (id uint64) {
 	r.At = s.clock.now
 	s.arrive(&r)
-	return uint64(s.tally.requests)
+	return uint64(s.tally.Requests)
 }
 
 // Prewarm asks the orchestrator to start a function that has no request yet and to keep it

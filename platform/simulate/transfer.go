@@ -6,38 +6,28 @@ import (
 	"time"
 )
 
-// pipe is a rate shared evenly by its transfers: a node's link, disk or GPU copy, or the
-// total rate of the sources.
+// pipe is a rate shared evenly by its transfers: a node's link, disk or GPU copy.
 type pipe struct {
 	rate      float64 // bytes a second
 	transfers []*transfer
 }
 
-func (p *pipe) share() float64 {
-	return p.rate / float64(max(len(p.transfers), 1))
-}
-
-// transfer is a transfer through pipes at the smallest of its shares. The rest of its other
-// shares stays unused, so a simulated fleet is never faster than a real one.
 type transfer struct {
-	st    *State
-	pipes [2]*pipe // the second may be nil
-	left  float64
-	rate  float64
-	last  time.Duration
-	gen   uint32
-	done  func()
+	st   *State
+	pipe *pipe
+	left float64
+	rate float64
+	last time.Duration
+	gen  uint32
+	done func()
 }
 
 // startTransfer starts a transfer; done is called when all bytes have arrived.
-func (s *State) startTransfer(bytes float64, done func(), pipes ...*pipe) *transfer {
-	f := &transfer{st: s, left: max(bytes, 0), last: s.clock.now, done: done}
-	for i, p := range pipes {
-		f.pipes[i] = p
-		p.transfers = append(p.transfers, f)
-	}
-	s.reflow(pipes)
-	return f
+func (s *State) startTransfer(bytes float64, done func(), through *pipe) *transfer {
+	t := &transfer{st: s, pipe: through, left: max(bytes, 0), last: s.clock.now, done: done}
+	through.transfers = append(through.transfers, t)
+	s.reflow(through)
+	return t
 }
 
 func (t *transfer) act(uint8) {
@@ -47,7 +37,7 @@ func (t *transfer) act(uint8) {
 
 func (t *transfer) generation() uint32 { return t.gen }
 
-// stop removes t from its pipes and returns the bytes not transferred.
+// stop removes t from its pipe and returns the bytes not transferred.
 func (t *transfer) stop() (left float64) {
 	t.advance()
 	t.end()
@@ -56,15 +46,8 @@ func (t *transfer) stop() (left float64) {
 
 func (t *transfer) end() {
 	t.gen++
-	pipes := make([]*pipe, 0, 2)
-	for i, p := range t.pipes {
-		if p != nil {
-			p.transfers = slices.DeleteFunc(p.transfers, func(x *transfer) bool { return x == t })
-			pipes = append(pipes, p)
-			t.pipes[i] = nil
-		}
-	}
-	t.st.reflow(pipes)
+	t.pipe.transfers = slices.DeleteFunc(t.pipe.transfers, func(x *transfer) bool { return x == t })
+	t.st.reflow(t.pipe)
 }
 
 // advance adds the bytes transferred since the last call.
@@ -74,28 +57,18 @@ func (t *transfer) advance() {
 	t.last = now
 }
 
-// reflow recomputes the rates of all transfers in pipes.
-func (s *State) reflow(pipes []*pipe) {
-	for i, p := range pipes {
-		for _, f := range p.transfers {
-			if i > 0 && (f.pipes[0] == pipes[0] || f.pipes[1] == pipes[0]) {
-				continue // already handled with the first pipe
-			}
-			rate := math.Inf(1)
-			for _, q := range f.pipes {
-				if q != nil {
-					rate = min(rate, q.share())
-				}
-			}
-			if rate == f.rate {
-				continue
-			}
-			f.advance()
-			f.rate = rate
-			f.gen++
-			if rate > 0 {
-				s.clock.set(s.clock.now+durationOf(f.left/rate), f, 0, f.gen)
-			}
+// reflow recomputes the rates of all transfers in p.
+func (s *State) reflow(p *pipe) {
+	rate := p.rate / float64(max(len(p.transfers), 1))
+	for _, t := range p.transfers {
+		if rate == t.rate {
+			continue
+		}
+		t.advance()
+		t.rate = rate
+		t.gen++
+		if rate > 0 {
+			s.clock.set(s.clock.now+durationOf(t.left/rate), t, 0, t.gen)
 		}
 	}
 }

@@ -241,7 +241,7 @@ type keyReceiver struct {
 }
 
 func (k *keyReceiver) set(all controlstream.Keys) {
-	if err := k.store.Set(all.Replicated()); err != nil {
+	if err := k.store.Set(all.Keys); err != nil {
 		k.log.Warn("some keys do not count", "error", err)
 	}
 	k.limits.SetTeams(all.Teams)

@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -216,9 +217,9 @@ func (c *testController) startController(epoch int64, addr, hash string) {
 	c.reports = &reports{Orchestrator: c.steer}
 	bank := ratelimit.NewCoordinator(ratelimit.CoordinatorOptions{Send: func(id string, g ratelimit.Allotments) { c.hub.Grant(id, g) }})
 	c.bank = bank
-	c.hub = controlstream.NewHub(controlstream.HubOptions{Token: linkToken, Waker: c.reports, Coordinator: bank, Log: log, Quiet: true})
+	c.hub = controlstream.NewHub(controlstream.HubOptions{Tokens: func() []string { return []string{linkToken} }, Waker: c.reports, Coordinator: bank, Log: log, Quiet: true})
 	c.steer.Attach(c.hub)
-	c.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hash}}})
+	c.hub.SetKeys(controlstream.Keys{Keys: []auth.StoredKey{{Key: auth.Key{ID: "k", Team: "ml"}, Hash: hash}}})
 	splits := []controlstream.Split{{Percent: 100, Function: revision}}
 	c.hub.SetTable(&controlstream.Table{
 		Version: uint64(epoch),

@@ -26,7 +26,6 @@ type controllerSettings struct {
 	Addr             string `json:"addr" default:":8090" help:"where activators, loaders and the control API come in"`
 	Advertise        string `json:"advertise" help:"HOST:PORT at which they reach this controller" shown:"POD_IP and the port of --addr"`
 	WebhookAddr      string `json:"webhook-addr" help:"address of the webhook thaw-scheduler-hint, which API servers ask for the node of a new pod, such as :8443; empty: no webhook"`
-	AnnotateNodes    bool   `json:"annotate-nodes" default:"false" help:"write on each node, as the annotation thaw.dev/cached-models, which models' bytes are there; it takes the right to patch nodes, which the policy thaw-nodes bounds"`
 	Namespace        string `json:"namespace" default:"thaw-system" env:"POD_NAMESPACE" help:"namespace of thaw itself"`
 	KnativeNamespace string `json:"knative-namespace" default:"knative-serving" help:"namespace of Knative Serving; its activators' metrics count the requests of other ingresses"`
 	ID               string `json:"id" env:"POD_NAME" help:"name of this controller" shown:"the host's name"`
@@ -130,6 +129,6 @@ func (s *controllerSettings) run(ctx context.Context, c *command) error {
 	name := func(service string) string { return service + "." + s.Namespace + ".svc." + s.ClusterDomain }
 	return control.Run(ctx, control.Options{
 		Config: cluster.Config(), Namespace: s.Namespace, Name: s.ID, Advertise: s.Advertise, Listener: listener, Token: token, Secure: s.Secure,
-		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, AnnotateNodes: s.AnnotateNodes, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log.Logger, Samples: []telemetry.Source{log.Samples},
+		Policy: s.Policy(), Public: name(s.PublicService), Private: name(s.PrivateService), NewForesee: foresee, WebhookAddr: s.WebhookAddr, EarlyDispatch: s.EarlyDispatch, Knative: s.KnativeNamespace, Version: cli.Version, Log: log.Logger, Samples: []telemetry.Source{log.Samples},
 	})
 }

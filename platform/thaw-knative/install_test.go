@@ -325,7 +325,7 @@ func TestClusterInstall(t *testing.T) {
 	can(false, "update", "namespaces")
 	can(false, "update", "nodes")
 	can(false, "patch", "nodes", "--subresource=status")
-	can(true, "patch", "nodes") // of which the policy thaw-nodes leaves one annotation: platform/knative/e2e
+	can(false, "patch", "nodes")
 	can(false, "update", "services.serving.knative.dev", "-n", c.namespace)
 	for _, account := range []string{"thaw-activator", "thaw-loader"} {
 		if out, _ := c.try("", "auth", "can-i", "list", "pods", "--as", "system:serviceaccount:thaw-system:"+account); !strings.HasPrefix(out,

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/activator/ratelimit"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
@@ -37,7 +38,7 @@ func TestLimitsOfTwoActivators(t *testing.T) {
 	sum := sha256.Sum256([]byte(r.key))
 	began := time.Now()
 	r.bank.SetLimits(map[ratelimit.Key]int64{{Team: "ml", Kind: ratelimit.Requests}: limit}, began)
-	r.hub.SetKeys(controlstream.Keys{Keys: []controlstream.Key{{ID: "k", Team: "ml", Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
+	r.hub.SetKeys(controlstream.Keys{Keys: []auth.StoredKey{{Key: auth.Key{ID: "k", Team: "ml"}, Hash: hex.EncodeToString(sum[:])}}, Teams: []functions.Team{team}})
 	// Both have heard of it once one of them says how much is left.
 	for _, g := range gates {
 		testkit.Eventually(t, "the limit is known", func() bool { return r.isLimited(g) })

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/nodestore"
@@ -16,9 +17,38 @@ import (
 // mostGPUs is the number of GPUs of the node that --gpu-memory plans for.
 const mostGPUs = 8
 
+// checkSources returns the problems of models whose source, as this machine reads it, has no single
+// set of weights, or attention heads that their GPUs cannot share.
+func checkSources(ctx context.Context, models []*functions.Model) error {
+	s := sizer.Sizer{Sources: nodestore.OpenSources}
+	found := make([]catalog.Problems, len(models))
+	var running sync.WaitGroup
+	for i, m := range models {
+		running.Go(func() {
+			if err := s.CheckWeights(ctx, m); err != nil {
+				found[i] = append(found[i], knative.ProblemOf(m, "spec.weights", "", err.Error()))
+			}
+			if err := s.CheckGPUs(ctx, m); err != nil {
+				found[i] = append(found[i], knative.ProblemOf(m, "spec.resources.gpus", "", err.Error()))
+			}
+		})
+	}
+	running.Wait()
+	if all := slices.Concat(found...); len(all) > 0 {
+		return all
+	}
+	return nil
+}
+
 // size fills in the resources that model files leave out: from their sources, which this
-// machine reads, and the GPUs of --gpu-memory or of the cluster, which may be nil.
+// machine reads, and the GPUs of --gpu-memory or of the cluster, which may be nil. With
+// --skip-preflight the sources are not checked.
 func (c *command) size(ctx context.Context, models []*functions.Model, cluster *knative.Cluster) error {
+	if !c.unchecked {
+		if err := checkSources(ctx, models); err != nil {
+			return err
+		}
+	}
 	if !slices.ContainsFunc(models, func(m *functions.Model) bool { return sizer.LeavesOut(&m.Spec) }) {
 		return nil
 	}

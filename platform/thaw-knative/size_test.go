@@ -80,3 +80,45 @@ func TestResourcesLeftOut(t *testing.T) {
 		t.Errorf("exit %d %s%s", exit, out, errs)
 	}
 }
+
+// TestSourcesChecked: before anything is applied or rendered, GPUs that a checkpoint's heads
+// cannot be divided among and several sets of weights are refused with file, key and way out.
+func TestSourcesChecked(t *testing.T) {
+	hub := huggingfacetest.New(t)
+	for _, name := range []string{"HF_ENDPOINT", "THAW_SOURCE_HOSTS", "HF_TOKEN"} {
+		t.Setenv(name, hub.Getenv(name))
+	}
+	weights, err := os.ReadFile("../../functions/shipped/tiny/model.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Commit("main", map[string][]byte{
+		"config.json":       []byte(`{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":4096,"num_hidden_layers":2,"num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,"max_position_embeddings":8192,"vocab_size":32000,"torch_dtype":"bfloat16"}`),
+		"model.safetensors": weights,
+	})
+	hub.Commit("gguf", map[string][]byte{"m-Q4_K_M.gguf": []byte("GGUF"), "m-Q8_0.gguf": []byte("GGUF")})
+	file := func(spec string) string {
+		source := "hf://" + huggingfacetest.Org + "/" + huggingfacetest.Repo
+		if strings.Contains(spec, "llamacpp") {
+			source += "@gguf"
+		}
+		return write(t, "m.yaml", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen}\nspec: {source: '"+source+"', "+spec+"}\n")
+	}
+	for _, x := range []struct{ spec, said string }{
+		{"engine: vllm, resources: {gpus: 3, gpuMemory: 40Gi}", "m.yaml:1: spec.resources.gpus: the model's 32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8"},
+		{"engine: sglang, resources: {gpus: 6}", "m.yaml:1: spec.resources.gpus: the model's 32 attention heads cannot be divided among 6 GPUs"},
+		{"engine: llamacpp, resources: {memory: 4Gi}", "m.yaml:1: spec.weights: "},
+		{"engine: llamacpp, weights: '*Q5*', resources: {memory: 4Gi}", "m.yaml:1: spec.weights: "},
+		{"engine: vllm, resources: {gpus: 4, gpuMemory: 40Gi}", ""},
+		{"engine: llamacpp, weights: '*Q4*', resources: {memory: 4Gi}", ""},
+	} {
+		more := []string{"--dry-run", "-o", "yaml", "--thaw-image", "example.com/thaw:1", "--image", "llamacpp=example.com/llama:1"}
+		out, errs, exit := thaw(t, nil, append([]string{"deploy", "-f", file(x.spec)}, more...)...)
+		if refused := exit != 0; refused != (x.said != "") || !strings.Contains(errs, x.said) || refused != (out == "") {
+			t.Errorf("%s: exit %d %s%s", x.spec, exit, out, errs)
+		}
+		if out, errs, exit := thaw(t, nil, append([]string{"deploy", "-f", file(x.spec), "--skip-preflight"}, more...)...); exit != 0 || out == "" {
+			t.Errorf("%s, --skip-preflight: exit %d %s%s", x.spec, exit, out, errs)
+		}
+	}
+}

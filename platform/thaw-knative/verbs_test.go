@@ -178,7 +178,7 @@ func TestAnswers(t *testing.T) {
 		{"a feature is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: HostPath volume support is disabled`, ""), 400, kit.ExitUsage, "thaw-knative doctor"},
 		{"too long", "deploy -f " + file, noName, status(400, "BadRequest", `expected 0 <= 900 <= 600: spec.template.spec.timeoutSeconds`, ""), 400, kit.ExitUsage, "--request-timeout"},
 		{"no webhook", "deploy -f " + file, noName, status(500, "InternalError", `Internal error occurred: failed calling webhook \"webhook.serving.knative.dev\"`, ""), 500, kit.ExitUnavailable, "Knative's webhook is not there yet"},
-		{"overloaded", "get", status(503, "ServiceUnavailable", "later", ""), "", 503, kit.ExitUnavailable, "no API server answers"},
+		{"overloaded", "get", status(503, "ServiceUnavailable", "later", ""), "", 503, kit.ExitUnavailable, "cannot serve this now: later"},
 		{"not ours", "deploy -f " + file, `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "default"}, "spec": {"template": {}}}`, "", 200, kit.ExitUsage, "is a Knative Service, but no model"},
 		{"not ours to remove", "rm qwen", `{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "qwen", "namespace": "ml"}, "spec": {"template": {}}}`, "", 200, kit.ExitUsage, "is a Knative Service, but no model"},
 		{"no answer of a cluster", "get", "<html>", "", 200, kit.ExitUnavailable, "no API server answers"},

@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestBusyAddress: a server whose address is taken leaves no folder, whose admin token the
@@ -24,6 +28,44 @@ func TestBusyAddress(t *testing.T) {
 	if _, err := os.Stat(p.data); code != 1 || !errors.Is(err, fs.ErrNotExist) ||
 		!strings.Contains(p.log.String(), "cannot listen on "+l.Addr().String()) {
 		t.Errorf("%d %v %s", code, err, p.log)
+	}
+}
+
+// TestFoldersRefused: a folder that is none is refused with its path, the cause and the setting.
+func TestFoldersRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "m.yaml")
+	if err := os.WriteFile(file, []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"serve", "--addr", "127.0.0.1:0", "--data", file},
+		{"serve", "--addr", "127.0.0.1:0", "--data", t.TempDir(), "--functions", file},
+		{"agent", "--server", "https://127.0.0.1:1", "--data", filepath.Join(file, "d")},
+	} {
+		var log journal
+		setting := args[len(args)-2]
+		if code := run(t.Context(), args, strings.NewReader(""), &log, &log); code != 1 || !strings.Contains(log.String(), file) ||
+			!strings.Contains(log.String(), "not a directory") || !strings.Contains(log.String(), "hint: "+setting+" DIR") {
+			t.Errorf("%s: %d %s", args, code, &log)
+		}
+	}
+}
+
+// TestLinesOfJSON: with --log-format json every line of a server is JSON, of both its outputs.
+func TestLinesOfJSON(t *testing.T) {
+	p := prepare(t, nil, "--log-format", "json")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, p.args, strings.NewReader(""), p.log, p.log) }()
+	testkit.Eventually(t, "it serves", func() bool { return strings.Contains(p.log.String(), `"serving"`) })
+	cancel()
+	if code := <-ended; code != 0 {
+		t.Error(code)
+	}
+	for line := range strings.Lines(p.log.String()) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("%s", line)
+		}
 	}
 }
 

@@ -28,7 +28,7 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	if c.Data, err = filepath.Abs(c.Data); err != nil {
+	if c.Data, err = makeDataFolder(c.Data); err != nil {
 		return err
 	}
 	identity, err := joinServer(ctx, c, log.Logger)
@@ -61,7 +61,9 @@ func runAgent(ctx context.Context, c cli.AgentConfig, stdout, stderr io.Writer) 
 		address = "https://" + listener.Addr().String()
 	}
 	log.Info("agent", "name", node.ID(), "url", address, "server", c.Server, "lends", lending.URL)
-	fmt.Fprintf(stdout, "agent %s answers on %s\n", node.ID(), address)
+	if c.LogFormat != "json" {
+		fmt.Fprintf(stdout, "agent %s answers on %s\n", node.ID(), address)
+	}
 	parts, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	parts.Go(func() error { return identity.Run(ctx) })

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -62,6 +63,7 @@ func fakeEngine(args []string) int {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	var broken atomic.Bool // its GPU is unusable
 	mux.HandleFunc("POST /v1/", func(w http.ResponseWriter, r *http.Request) {
 		if key := os.Getenv("FAKE_KEY"); key != "" && r.Header.Get("Authorization") != "Bearer "+key {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -78,6 +80,11 @@ func fakeEngine(args []string) int {
 		if strings.Contains(string(body), `"crash-engine"`) {
 			fmt.Fprintln(os.Stderr, "RuntimeError: this request is too much")
 			os.Exit(3)
+		}
+		if strings.Contains(string(body), `"break-engine"`) || broken.Load() {
+			broken.Store(true)
+			http.Error(w, `{"error":{"message":"CUDA error: an illegal memory access was encountered"}}`, http.StatusInternalServerError)
+			return
 		}
 		if strings.Contains(string(body), `"echo-body"`) {
 			fmt.Fprintf(w, `{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}`, body)

@@ -126,8 +126,8 @@ func controllerOf(t *testing.T) (*controlstream.Hub, *nodeReports, []string) {
 	h := &nodeReports{pods: map[string]functions.ReplicaStatus{}, gone: map[string]bool{}}
 	var hub *controlstream.Hub
 	hub = controlstream.NewHub(controlstream.HubOptions{
-		Token: token,
-		Node:  func(_ string, hb functions.Heartbeat) { h.locked(func() { h.node = hb }) },
+		Tokens: func() []string { return []string{token} },
+		Node:   func(_ string, hb functions.Heartbeat) { h.locked(func() { h.node = hb }) },
 		Pods: func(node string, whole bool, pods []controlstream.Pod) {
 			h.locked(func() {
 				if whole {

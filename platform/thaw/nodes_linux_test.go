@@ -230,7 +230,7 @@ func TestLoadersServeBlocks(t *testing.T) {
 			hub.SendToNode(to, controlstream.Update{Peers: &peers})
 		}
 	}
-	hub = controlstream.NewHub(controlstream.HubOptions{Token: token, Node: news, Pods: func(string, bool, []controlstream.Pod) {},
+	hub = controlstream.NewHub(controlstream.HubOptions{Tokens: func() []string { return []string{token} }, Node: news, Pods: func(string, bool, []controlstream.Pod) {},
 		Joined: func(_ controlstream.Kind, id string) {
 			hub.SendToNode(id, controlstream.Update{Owners: &controlstream.Owners{Said: true}})
 		}})

@@ -588,6 +588,20 @@ func TestRuntimeEngineDies(t *testing.T) {
 	}
 }
 
+// TestRuntimeEngineBreaks: an engine that answers each request with an error, though its health
+// is good, ends the shim.
+func TestRuntimeEngineBreaks(t *testing.T) {
+	t.Parallel()
+	p := runtimeOf(t, t.TempDir(), commandInPod("", ""))
+	p.ready()
+	for range 2 {
+		if r := p.chat("tiny", `"user":"break-engine"`); r.status != 500 || !strings.Contains(r.body, "illegal memory access") {
+			t.Errorf("%d %v %s", r.status, r.err, r.body)
+		}
+	}
+	p.ends(kit.ExitFailed, "answers with errors alone: HTTP 500: CUDA error: an illegal memory access was encountered")
+}
+
 // TestRuntimeAdapters: the loader stages a vLLM adapter at its first request.
 func TestRuntimeAdapters(t *testing.T) {
 	_, program, _ := strings.Cut(asVLLM(t), "=")

@@ -90,7 +90,9 @@ func serve(ctx context.Context, c cli.ServeConfig, stdout, stderr io.Writer) err
 	case <-s.backend.Ready():
 		s.state.serving.Store(true)
 		s.log.Info("serving", "addr", listeners[0].Addr().String(), "functions", len(s.catalog.Models()), "data", c.Data)
-		fmt.Fprintf(stdout, "thaw serves on http://%s\n", listeners[0].Addr())
+		if c.LogFormat != "json" { // where both streams are one log, each line is JSON
+			fmt.Fprintf(stdout, "thaw serves on http://%s\n", listeners[0].Addr())
+		}
 	case <-life.Done():
 	case <-ctx.Done():
 	}
@@ -243,7 +245,8 @@ func openCatalog(c *cli.ServeConfig) (*catalog.Catalog, *sizer.Folder, error) {
 	cat, err := catalog.Open(catalog.Options{Complete: sized.Complete, Folder: c.Functions, Deployed: filepath.Join(c.Data, "functions"),
 		Plain: httpsource.NewHostTrust(os.Getenv).Trusts, Given: givenRemotes(os.Getenv)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("the functions: %w", err)
+		return nil, nil, &kit.Error{What: "the functions", Err: err,
+			Hint: "--functions DIR or THAW_FUNCTIONS names a folder of model files; thaw deploy -f FILE adds one file"}
 	}
 	return cat, sized, nil
 }
@@ -255,7 +258,7 @@ func makeDataFolder(path string) (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return "", fmt.Errorf("the data folder: %w", err)
+		return "", &kit.Error{What: "the data folder", Err: err, Hint: "--data DIR or THAW_DATA names a folder that this user may write, on a disk with room"}
 	}
 	return path, nil
 }

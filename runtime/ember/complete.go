@@ -97,7 +97,7 @@ func (s *server) completions(e *engine, w http.ResponseWriter, r *http.Request) 
 	}
 	in, f := parseInputs(g.Prompt, "prompt", 1)
 	if f == nil && g.Echo && g.Logprobs.Kind() == '0' {
-		f = invalidRequest("echo", "unsupported_parameter", "echo together with logprobs is not supported")
+		f = unsupported("echo", "echo together with logprobs")
 	}
 	if f != nil {
 		return f

@@ -322,7 +322,7 @@ func TestBadRequests(t *testing.T) {
 		{"/v1/embeddings", `{}`, 400, "missing_required_parameter", "input"},
 		{"/v1/embeddings", `{"input":"x","encoding_format":"hex"}`, 400, "invalid_value", "encoding_format"},
 		{"/v1/embeddings", `{"input":"x","dimensions":3}`, 400, "unsupported_parameter", "dimensions"},
-		{"/v1/embeddings", `{"input":["x",""]}`, 400, "invalid_value", "prompt"},
+		{"/v1/embeddings", `{"input":["x",""]}`, 400, "invalid_value", "input"},
 		{"/v1/nothing", `{}`, 404, "unknown_endpoint", ""},
 		{"/health", `{}`, 405, "method_not_allowed", ""},
 		{"/v1/models", `{}`, 405, "method_not_allowed", ""},
@@ -331,6 +331,23 @@ func TestBadRequests(t *testing.T) {
 		e := parseReply(t, b).Error
 		if e == nil || status != c.status || *cmpOr(e.Code) != c.code || *cmpOr(e.Param) != c.param || e.Message == "" || e.Type == "" {
 			t.Errorf("%s %.80s: %d %s", c.path, c.body, status, b)
+		}
+	}
+	for _, c := range []struct{ path, body, want string }{
+		{chatPath, `{` + user + `,"temperature":"0.7"}`, "temperature must be a number, not a string"},
+		{chatPath, `{` + user + `,"seed":true}`, "seed must be an integer, not true"},
+		{chatPath, `{` + user + `,"logit_bias":[1]}`, "logit_bias must be an object, not a list"},
+		{chatPath, `{` + user + `,"ignore_eos":1}`, "ignore_eos must be true or false, not a number"},
+		{chatPath, `{"messages":"hi"}`, "messages must be a list, not a string"},
+		{chatPath, `{"messages":[["user","x"]]}`, "messages/0 must be an object, not a list"},
+		{chatPath, `{"prompt":"x"}`, "a prompt belongs to /v1/completions"},
+		{chatPath, `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`, `a part of type \"text\" has no text`},
+		{textPath, `{` + user + `}`, "messages belong to /v1/chat/completions"},
+		{textPath, `{"prompt":"x","suffix":"y"}`, "suffix is not supported by the engine ember: leave it out"},
+		{textPath, `{"prompt":"x","n":2}`, "n is 2, and the engine ember takes 1 alone"},
+	} {
+		if _, b := postText(t, url+c.path, c.body); !strings.Contains(b, c.want) {
+			t.Errorf("%s %.80s: %s, without %q", c.path, c.body, b, c.want)
 		}
 	}
 	if status, b := postText(t, url+textPath, `{"prompt":"`+strings.Repeat("x", maxBody)+`"}`); status != 413 || *parseReply(t, b).Error.Code != "request_too_large" {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -99,15 +100,45 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any) *failure {
 		}
 		if wrong, ok := errors.AsType[*json.SemanticError](err); ok {
 			p := strings.TrimPrefix(string(wrong.JSONPointer), "/")
-			return invalidRequest(p, "invalid_type", "%s has the wrong type: %s", strconv.Quote(p), wrong.JSONKind)
+			return invalidRequest(p, "invalid_type", "%s must be %s, not %s", p, wanted(wrong.GoType), given[wrong.JSONKind])
 		}
 		return invalidRequest("", "invalid_json", "%v", err)
 	}
 	return nil
 }
 
+// given names the kinds of JSON values.
+var given = map[jsontext.Kind]string{'n': "null", 't': "true", 'f': "false", '"': "a string", '0': "a number", '{': "an object", '[': "a list"}
+
+// wanted names the JSON value that a field of type t is read from.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return wanted(t.Elem())
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int, reflect.Int64:
+		return "an integer"
+	}
+	return "an object"
+}
+
+// unsupported refuses a parameter that ember does not have.
+func unsupported(param, what string) *failure {
+	return invalidRequest(param, "unsupported_parameter", "%s is not supported by the engine ember: leave it out", what)
+}
+
 func checkRange[T int | float64](name string, v *T, lo, hi T) *failure {
 	if v != nil && !(*v >= lo && *v <= hi) {
+		if lo == hi {
+			return invalidRequest(name, "invalid_value", "%s is %v, and the engine ember takes %v alone", name, *v, lo)
+		}
 		return invalidRequest(name, "invalid_value", "%s is %v, want %v to %v", name, *v, lo, hi)
 	}
 	return nil
@@ -139,16 +170,16 @@ func (g *generate) check() *failure {
 	case p.Repetition != nil && !(*p.Repetition > 0 && *p.Repetition <= 100):
 		return invalidRequest("repetition_penalty", "invalid_value", "repetition_penalty is %v, want more than 0", *p.Repetition)
 	case g.Suffix != "":
-		return invalidRequest("suffix", "unsupported_parameter", "suffix is not supported")
+		return unsupported("suffix", "suffix")
 	case g.StreamOptions != nil && !g.Stream:
 		return invalidRequest("stream_options", "invalid_value", "stream_options is only allowed with stream")
 	case g.ResponseFormat != nil && g.ResponseFormat.Type != "text":
-		return invalidRequest("response_format", "unsupported_parameter", "response_format %q is not supported", g.ResponseFormat.Type)
+		return unsupported("response_format", "response_format "+strconv.Quote(g.ResponseFormat.Type))
 	}
 	switch t := strings.TrimSpace(string(g.ToolChoice)); {
 	case t == "", t == "null", t == `"none"`, t == `"auto"`:
 	default:
-		return invalidRequest("tool_choice", "unsupported_parameter", "this engine cannot force a tool call: tool_choice must be none or auto")
+		return invalidRequest("tool_choice", "unsupported_parameter", "the engine ember forces no tool call: tool_choice must be none or auto")
 	}
 	return nil
 }
@@ -217,7 +248,7 @@ func (g *generate) wantLogprobs(isChat bool) (int, *failure) {
 
 func conversation(ms []message) ([]chat.Message, *failure) {
 	if len(ms) == 0 {
-		return nil, invalidRequest("messages", "missing_required_parameter", "messages is missing or empty")
+		return nil, invalidRequest("messages", "missing_required_parameter", "messages is missing or empty (a prompt belongs to /v1/completions)")
 	}
 	out := make([]chat.Message, len(ms))
 	for i, m := range ms {
@@ -276,8 +307,11 @@ func messageText(v jsontext.Value, at string) (string, *failure) {
 		}
 		var texts []string
 		for _, p := range parts {
-			if p.Type != "text" || p.Text == nil {
-				return "", invalidRequest(at, "unsupported_parameter", "%s: a part of type %q is not supported, only text", at, p.Type)
+			switch {
+			case p.Type == "text" && p.Text == nil:
+				return "", invalidRequest(at, "missing_required_parameter", "%s: a part of type \"text\" has no text", at)
+			case p.Type != "text":
+				return "", unsupported(at, at+": a part of type "+strconv.Quote(p.Type))
 			}
 			texts = append(texts, *p.Text)
 		}
@@ -355,15 +389,19 @@ func (g *generate) sequence(c *loadedModel, isChat bool, prompt []int) (*sequenc
 
 // checkLength validates a prompt's tokens and its length with more tokens to follow.
 func checkLength(c *loadedModel, prompt []int, more int) *failure {
+	name := "prompt"
+	if more == 0 {
+		name = "input"
+	}
 	if len(prompt) == 0 {
-		return invalidRequest("prompt", "invalid_value", "the prompt is empty")
+		return invalidRequest(name, "invalid_value", "%s has no text", name)
 	}
 	if len(prompt)+more > c.maxLen {
 		return tooLong(c, "", len(prompt))
 	}
 	for _, id := range prompt {
 		if id < 0 || id >= c.model.Vocab {
-			return invalidRequest("prompt", "invalid_value", "token id %d is outside the vocabulary of %d", id, c.model.Vocab)
+			return invalidRequest(name, "invalid_value", "token id %d is outside the vocabulary of %d", id, c.model.Vocab)
 		}
 	}
 	return nil
@@ -403,7 +441,7 @@ func parseInputs(v jsontext.Value, name string, maximum int) ([]input, *failure)
 		"%s must be a string, a list of strings, a list of token ids, or a list of lists of token ids", name)
 	switch v.Kind() {
 	case 0, 'n':
-		return nil, invalidRequest(name, "missing_required_parameter", "%s is missing", name)
+		return nil, invalidRequest(name, "missing_required_parameter", "%s is missing (messages belong to /v1/chat/completions)", name)
 	case '"':
 		var s string
 		if json.Unmarshal(v, &s) != nil {

@@ -32,9 +32,10 @@ var knownCauses = []struct {
 	{regexp.MustCompile(`custom code[^\n]*must be executed`), "the checkpoint has code of its own (auto_map in its config.json), which does not run unless the model file says so: args: [--trust-remote-code] and files: [\"*.py\"]"},
 	{regexp.MustCompile(`(?m)Value error, ([^\n]*?)(?: \[type=value_error[^\n]*)?$`), "%1"}, // of pydantic, below its headline
 	{regexp.MustCompile(`error: (argument [^\n]*)`), "bad args in the model file: %1"},
-	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: invalid argument: [^\n]*)`), "bad args in the model file: %1"},
+	{regexp.MustCompile(`(?m)((?:unrecognized arguments|invalid choice|expected one argument|the following arguments are required):[^\n]*|error: (?:invalid|unknown) argument: [^\n]*|Could not consume arg: [^\n]*)`), "bad args in the model file: %1"},
 	// of Go's flag and cobra, Python's click, Rust's clap, Node's commander, llama.cpp
 	{regexp.MustCompile(`(?m)(flag provided but not defined: \S+|unknown (?:shorthand )?flag: [^\n]*|No such option: [^\n]*|(?:unexpected argument|unknown option) '[^\n]*|error while handling argument [^\n]*|the argument has been removed[^\n]*)`), "bad args in the model file: %1"},
+	{regexp.MustCompile(`(A module that was compiled using NumPy [^\n]*\n?[^\n]*)`), "%1"},
 	{regexp.MustCompile(`Segfault encountered|Fatal Python error: (?:Segmentation fault|Bus error|Aborted)`), "a crash in the engine's native code (a segmentation fault)"},
 	{regexp.MustCompile(`(Cannot access gated repo[^\n]*|You are trying to access a gated repo[^\n]*)`), "%1"},
 }
@@ -53,14 +54,14 @@ var (
 	jsonError = regexp.MustCompile(`^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
 	thrown    = regexp.MustCompile(`^what\(\):\s+(.+)$|panicked at '(.+)', `)        // of C++; of Rust before 1.73
 	headline  = regexp.MustCompile(`^thread '.*' .*panicked at [^']*$|^Caused by:$`) // of Rust: the next line has the words
-	failing   = regexp.MustCompile(`(?i)\b(?:errors?|\w+Error|\w*Exception|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|invalid|unsupported|exceeds|ASSERT\w*)\b`)
+	failing   = regexp.MustCompile(`(?i)\b(?:errors?|\w+Error|\w*Exception|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|denied|invalid|unsupported|exceeds|ASSERT\w*)\b`)
 	// the API server of a vLLM whose core died; it exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
 	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group|` +
 		`EOFError|BrokenPipeError|ConnectionResetError|ShardCannotStart|Ninja build failed|PTXAS error|.*: CUDA error$|Subprocess \S+ failed with stderr)`)
 	// a process of the engine that another one, most often the kernel, has killed
-	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed`)
+	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed|(?m:^Killed$)`)
 	// a line of a known cause that the engine lives with: llama.cpp goes on without a GPU
 	borne = regexp.MustCompile(`^(?:ggml_cuda_init: |\w*(?i:warning|warn|info|debug|notice)\w*\b)`)
 	// a message that does not tell which thing it is about: nothing, or the key of a KeyError
@@ -78,7 +79,7 @@ var denied = regexp.MustCompile(`(?i)permission ?(?:error|denied)|operation not 
 // NameConfinement adds to a cause that a confined engine may have from its confinement how
 // that is lifted.
 func NameConfinement(cause string) string {
-	if !denied.MatchString(cause) {
+	if !denied.MatchString(cause) || strings.Contains(cause, "attempting to bind") || strings.Contains(cause, "Docker") {
 		return cause
 	}
 	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, " +
@@ -159,7 +160,9 @@ type failures struct {
 
 func readFailures(tail string) (f failures) {
 	lines := strings.Split(strings.TrimSpace(tail), "\n")
-	code, follows := "", false // the line of code above an exception; whether the next line is a panic's message
+	// The line of code above an exception; whether the next line is a panic's message; whether what was
+	// raised was handled, so that the next exception tells more than a key.
+	code, follows, during := "", false, false
 	for i, line := range lines {
 		line = strings.TrimSpace(line)
 		start := prefix.FindString(line)
@@ -169,7 +172,8 @@ func readFailures(tail string) (f failures) {
 		}
 		switch m, marked := exception.FindStringSubmatch(line), errorMark(line); {
 		case m != nil:
-			if f.raised == "" && !consequence.MatchString(m[1]) && !consequence.MatchString(m[2]) {
+			isFirst := f.raised == "" || during && strings.HasPrefix(f.raised, "KeyError: ")
+			if isFirst && !consequence.MatchString(m[1]) && !consequence.MatchString(m[2]) {
 				f.raised = raisedText(m[1], m[2], code, lines[i+1:])
 			}
 		case follows:
@@ -182,7 +186,7 @@ func readFailures(tail string) (f failures) {
 			!mild.MatchString(start) && !consequence.MatchString(line):
 			f.first = line
 		}
-		follows = headline.MatchString(line)
+		follows, during = headline.MatchString(line), during || strings.HasPrefix(line, "During handling of the above")
 		code, f.last = line, line
 	}
 	return f

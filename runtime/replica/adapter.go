@@ -39,7 +39,7 @@ type adapterSet struct {
 	log      *slog.Logger
 
 	mu         sync.Mutex
-	replicaCtx context.Context // of the replica; nil outside of Run
+	replicaCtx context.Context // of the replica; nil before Run
 	eng        adapterEngine   // while READY
 	loaded     []string        // least recently used first
 	leases     map[string]func()
@@ -65,9 +65,6 @@ func (s *adapterSet) setEngine(e adapterEngine) {
 // releaseAll waits for the loads in progress, whose context has ended, and releases
 // every adapter.
 func (s *adapterSet) releaseAll() {
-	s.mu.Lock()
-	s.replicaCtx, s.eng = nil, nil
-	s.mu.Unlock()
 	s.loads.Wait()
 	s.release()
 }
@@ -124,7 +121,7 @@ func (s *adapterSet) load(ctx context.Context, name string) error {
 			return nil
 		}
 		eng, replicaCtx := s.eng, s.replicaCtx
-		if eng == nil || replicaCtx == nil {
+		if eng == nil {
 			s.mu.Unlock()
 			return &functions.AdapterError{Code: AdapterUnavailable, Message: fmt.Sprintf("adapter %s: the replica is not ready", name)}
 		}

@@ -74,6 +74,15 @@ func TestInspect(t *testing.T) {
 	}{
 		{name: "good", rank: 8, modules: []string{"q_proj", "o_proj"}},
 		{name: "keys and values", rank: 8, modules: []string{"v_proj", "q_proj", "k_proj"}, note: "it changes k_proj and v_proj, so its KV cache is shared with neither the model nor other adapters"},
+		{name: "all that change the cache", rank: 8, modules: []string{"query_key_value", "kv_proj", "c_attn", "qkv_proj", "k_proj", "v_proj"},
+			note: "it changes c_attn and k_proj and kv_proj and qkv_proj and query_key_value and v_proj, so"},
+		{name: "keys of two layers", rank: 8, change: func(d string) {
+			var ts []tensors.Source
+			for _, name := range []string{"0.k_proj.lora_A", "0.k_proj.lora_B", "1.k_proj.lora_A", "1.k_proj.lora_B"} {
+				ts = append(ts, tensors.Source{Name: name + ".weight", Shape: []int{8, 8}, Data: make([]float32, 64)})
+			}
+			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error { return tensors.Write(w, "F32", ts) })
+		}, note: "it changes k_proj, so"},
 		{name: "larger than declared", rank: 32, modules: one, declared: 16, most: 64, err: "its rank is 32 and the model file says 16: raise rank there"},
 		{name: "as declared", rank: 16, modules: one, declared: 16, most: 16},
 		{name: "larger than the default", rank: 32, modules: one, err: "its rank is 32 and the engine takes 16 at most: say rank: 32 in the model file, or --max-lora-rank in its args"},
@@ -90,6 +99,12 @@ func TestInspect(t *testing.T) {
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},
 		{name: "endless header", rank: 8, modules: one, change: weights("\xff\xff\xff\xff\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the header claims 4294967295 bytes; at most 16777216 are read"},
 		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights"},
+		{name: "a rank of three numbers", rank: 8, change: func(d string) {
+			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
+				return tensors.Write(w, "F32", []tensors.Source{{Name: "x.lora_A.weight", Shape: []int{8, 2, 2}, Data: make([]float32, 32)},
+					{Name: "x.lora_B.weight", Shape: []int{2, 8}, Data: make([]float32, 16)}})
+			})
+		}, err: "x.lora_A.weight has shape [8 2 2], which is no rank"},
 		{name: "half of a pair", rank: 8, modules: one, change: func(d string) {
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
 				return tensors.Write(w, "F32", []tensors.Source{{Name: "x.q_proj.lora_A.weight", Shape: []int{8, 1}, Data: make([]float32, 8)}})
@@ -103,7 +118,8 @@ func TestInspect(t *testing.T) {
 				c.change(dir)
 			}
 			note, err := inspectAdapter(dir, c.declared, c.most)
-			if note != c.note || (err == nil) != (c.err == "") || err != nil && !strings.HasPrefix(err.Error(), c.err) {
+			if !strings.HasPrefix(note, c.note) || (note == "") != (c.note == "") || (err == nil) != (c.err == "") ||
+				err != nil && !strings.HasPrefix(err.Error(), c.err) {
 				t.Errorf("%q %v\nwant %q %s", note, err, c.note, c.err)
 			}
 		})
@@ -173,8 +189,14 @@ func TestAdapterForModel(t *testing.T) {
 			write(t, filepath.Join(dir, name), func(io.Writer) error { return nil })
 		}
 		for e, want := range map[functions.Engine]bool{functions.EngineVLLM: want, functions.EngineEmber: want, functions.EngineCommand: false} {
-			if err := refuseAdapter(e, dir); (err != nil) != want || err != nil && !strings.Contains(err.Error(), "under adapters") {
-				t.Errorf("%s of %s: %v", files, e, err)
+			released := 0
+			for _, c := range []Checkpoint{{Path: dir}, {Path: dir, Release: func() { released++ }}} {
+				if err := checkStaged(e, c, nil).err; (err != nil) != want || err != nil && !strings.Contains(err.Error(), "under adapters") {
+					t.Errorf("%s of %s: %v", files, e, err)
+				}
+			}
+			if released > 0 != want {
+				t.Errorf("%s of %s: released %d times", files, e, released)
 			}
 		}
 	}

@@ -1,13 +1,17 @@
 package replica
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -84,8 +88,10 @@ func TestWhatIsAsked(t *testing.T) {
 				t.Errorf("%s: %v", bad, err)
 			}
 		}
-		if m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: p.Meta}); err != nil || m.Port != asked.Port {
-			t.Errorf("%+v, %v", m, err)
+		for text, port := range map[string]int{string(p.Meta): asked.Port, `{"id":"r1","port":65535}`: 65535} {
+			if m, err := ParseMeta(supervisor.Running{ID: "r1", Meta: []byte(text)}); err != nil || m.Port != port {
+				t.Errorf("%+v, %v", m, err)
+			}
 		}
 	})
 }
@@ -137,8 +143,13 @@ func TestFreeGPUMemoryIsKnown(t *testing.T) {
 		if x.free != nil {
 			o.FreeGPU = func(index int) (functions.Bytes, bool) { return x.free[index], x.free[index] > 0 }
 		}
-		if got := New(o).gpus.leastFree(); got != x.want {
-			t.Errorf("%v: %d, want %d", x.free, got, x.want)
+		o.Spec.Resources.GPUMemory = 21
+		r, missing := New(o), ""
+		if slices.Contains(x.free, 20) {
+			missing = fmt.Sprintf("GPU %d has 20 B free, the model needs 21 B", slices.Index(x.free, 20))
+		}
+		if got, problem := r.gpus.leastFree(), r.gpus.missing(); got != x.want || problem != missing {
+			t.Errorf("%v: %d, want %d; %q, want %q", x.free, got, x.want, problem, missing)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -260,8 +271,10 @@ func TestLinkFolder(t *testing.T) {
 			}
 			raw, _ := os.ReadFile(path)
 			rel, _ := filepath.Rel(got, path)
-			if all[rel] = string(raw); !d.Type().IsRegular() {
-				t.Errorf("%s is %s", rel, d.Type())
+			st, err := os.Stat(path)
+			other, ferr := os.Stat(filepath.Join(from, rel))
+			if all[rel] = string(raw); !d.Type().IsRegular() || err != nil || ferr != nil || !os.SameFile(st, other) {
+				t.Errorf("%s is %s, and no link to that of the store: %v, %v", rel, d.Type(), err, ferr)
 			}
 			return nil
 		})
@@ -387,4 +400,211 @@ func TestUnloadWhileLoading(t *testing.T) {
 			t.Errorf("%s after %v", got, time.Since(began))
 		}
 	})
+}
+
+// TestNotifySocket: an engine that notifies is told where, and a start that cannot be prepared
+// has failed.
+func TestNotifySocket(t *testing.T) {
+	for e, notifies := range map[functions.Engine]bool{functions.EngineEmber: true, functions.EngineVLLM: false} {
+		n := &fakeNode{}
+		o := n.options()
+		o.Spec.Engine, o.Programs.Thaw = e, "/bin/thaw"
+		var asked engine.Request
+		o.Confine = func(_ *engine.Command, r engine.Request) (*confine.Plan, error) {
+			asked = r
+			return nil, errors.New("no room")
+		}
+		l := startReplica(t, o, New)
+		l.ended(t, functions.Failed, "no room")
+		if (asked.Notify != "") != notifies || n.spawned.Load() != 0 {
+			t.Errorf("%s: notify socket %q, %d processes", e, asked.Notify, n.spawned.Load())
+		}
+	}
+}
+
+// endingEngine ends the agent as a call of it fails.
+type endingEngine struct {
+	*fakeNode
+	end func() // cancels the agent
+	in  string // the call that fails
+}
+
+func (e *endingEngine) fail(call string) error {
+	if call != e.in {
+		return nil
+	}
+	e.end()
+	return errors.New("connection reset")
+}
+
+func (e *endingEngine) Await(ctx context.Context, listening func()) error {
+	return cmp.Or(e.fail("await"), e.fakeNode.Await(ctx, listening))
+}
+
+func (e *endingEngine) Token(ctx context.Context) error {
+	if e.tokens.Load() > 0 {
+		return cmp.Or(e.fail("probe"), e.fakeNode.Token(ctx))
+	}
+	return e.fakeNode.Token(ctx)
+}
+
+func (e *endingEngine) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	return cmp.Or(e.fail("sleep"), e.fakeNode.Sleep(ctx, level, mode))
+}
+
+func (e *endingEngine) Wake(ctx context.Context, level int) error {
+	return cmp.Or(e.fail("wake"), e.fakeNode.Wake(ctx, level))
+}
+
+// TestAgentEndsAsACallFails: what fails as the agent ends is no failure of the engine, which is
+// left to the supervisor, whichever of the two is seen first.
+func TestAgentEndsAsACallFails(t *testing.T) {
+	for in, play := range map[string]func(l *replicaRun){
+		"await": func(*replicaRun) {},
+		"probe": func(l *replicaRun) { l.Suspect("x") },
+		"sleep": func(l *replicaRun) { l.Sleep(1, "idle") },
+		"wake": func(l *replicaRun) {
+			l.Sleep(1, "idle")
+			time.Sleep(time.Second)
+			l.WakeUp("asked for")
+		},
+	} {
+		for range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				n := &fakeNode{loadTime: time.Second}
+				o := n.options()
+				sleeps(&o)
+				var l *replicaRun
+				runs := make(chan struct{})
+				o.Dial = func(engine.Command) Engine {
+					n.dialed.Add(1)
+					return &endingEngine{n, func() { <-runs; l.cancel() }, in}
+				}
+				l = startReplica(t, o, New)
+				close(runs)
+				time.Sleep(2 * time.Second)
+				play(l)
+				time.Sleep(time.Minute)
+				if st := l.Status(); st.State.Over() || n.killed.Load() != 0 || n.forgotten.Load() != 0 || len(l.done) != 1 {
+					t.Fatalf("%s: %+v", in, st)
+				}
+			})
+		}
+	}
+}
+
+// TestNoCallOutlives: whenever its agent ends, and whatever the engine does not answer then, no
+// call of the engine is under way when Run has ended.
+func TestNoCallOutlives(t *testing.T) {
+	dir := t.TempDir()
+	for name, stops := range map[string]func(*journal, *Replica){
+		"tokens and health": func(j *journal, r *Replica) { j.hang.Store(true); r.Suspect("x") },
+		"metrics":           func(j *journal, r *Replica) { j.silent.Store(true); r.Suspect("x") },
+		"metrics, asleep": func(j *journal, r *Replica) {
+			r.Sleep(1, "idle")
+			pause(time.Second)
+			j.silent.Store(true)
+			pause(700 * time.Millisecond)
+		},
+		"to sleep": func(j *journal, r *Replica) { j.sleepTime = time.Minute; r.Sleep(1, "idle") },
+		"to wake": func(j *journal, r *Replica) {
+			r.Sleep(1, "idle")
+			pause(time.Second)
+			j.wakeTime = time.Minute
+			r.WakeUp("asked for")
+		},
+	} {
+		for after := time.Duration(0); after < 600*time.Millisecond; after += 15 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journal{fakeNode: &fakeNode{}, began: time.Now(), dir: dir}
+				j.run(t, scene{change: sleeps, play: func(j *journal, r *Replica) {
+					pause(time.Second)
+					stops(j, r)
+					time.Sleep(after)
+					j.cancel()
+				}})
+				if t.Failed() {
+					t.Fatalf("%s, %v", name, after)
+				}
+			})
+		}
+	}
+}
+
+// countingEngine answers a probe with err, and its metrics one after the other.
+type countingEngine struct {
+	*fakeNode
+	err      error
+	readings []reading
+}
+
+func (e *countingEngine) Token(context.Context) error { return e.err }
+
+func (e *countingEngine) Metrics(context.Context) (engine.Metrics, error) {
+	m := e.readings[0]
+	e.readings = e.readings[1:]
+	return m.Metrics, m.err
+}
+
+// TestProbeBesideRequests: a probe that is not answered finds an engine that works if, and only
+// if, its tokens are known before and after, and other ones.
+func TestProbeBesideRequests(t *testing.T) {
+	m := func(flow bool, tokens float64) reading {
+		return reading{Metrics: engine.Metrics{Flow: flow, Tokens: tokens}}
+	}
+	bad := reading{err: errors.New("no metrics")}
+	for _, x := range []struct {
+		before, after reading
+		works         bool
+	}{
+		{m(true, 5), m(true, 9), true}, {m(true, 9), m(true, 5), true}, {m(true, 5), m(true, 5), false}, {m(false, 5), m(false, 9), false},
+		{bad, m(true, 9), false}, {m(true, 5), bad, false}, {bad, bad, false},
+	} {
+		e := &countingEngine{err: io.ErrUnexpectedEOF, readings: []reading{x.before, x.after}}
+		if err := probeEngine(t.Context(), e, "x"); (err == nil) != x.works {
+			t.Errorf("%+v: %v", x, err)
+		}
+	}
+}
+
+// TestStagingProgress: a size that is not known any more has no percentage, and what is as
+// before is not reported again.
+func TestStagingProgress(t *testing.T) {
+	o := (&fakeNode{}).options()
+	var said []string
+	o.OnChange = func(s functions.ReplicaStatus) {
+		said = append(said, fmt.Sprint(s.Bytes, s.TotalBytes, s.Percent, s.StartNote))
+	}
+	r := New(o)
+	for _, have := range []functions.Bytes{50, 50, 51} {
+		r.report.stagingProgress(have, 200, "")
+	}
+	r.report.stagingProgress(51, 0, "")
+	r.report.stagingProgress(51, 0, "x")
+	if got, want := fmt.Sprint(said), "[50 200 25 51 200 25 51 0 -1 51 0 -1x]"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// TestPhasesInAnyOrder: steps of a start that are handled in another order than they came in have
+// phases one after the other, none of which is negative.
+func TestPhasesInAnyOrder(t *testing.T) {
+	o := (&fakeNode{}).options()
+	o.Began = time.Now()
+	at := func(seconds int) time.Time { return o.Began.Add(time.Duration(seconds) * time.Second) }
+	for _, x := range []struct {
+		listening, healthy, token int
+		want                      string
+	}{
+		{1, 2, 3, "[{spawn 0 1 []} {load 1 1 []} {warmup 2 1 []}]"}, {2, 1, 3, "[{spawn 0 2 []} {load 2 0 []} {warmup 2 1 []}]"},
+		{3, 1, 2, "[{spawn 0 3 []} {load 3 0 []} {warmup 3 0 []}]"}, {1, 3, 2, "[{spawn 0 1 []} {load 1 2 []} {warmup 3 0 []}]"},
+	} {
+		b := &boot{r: New(o), began: o.Began}
+		for _, e := range []bootEvent{{listening: true, at: at(x.listening)}, {healthy: true, at: at(x.healthy)}, {at: at(x.token)}} {
+			b.onEvent(t.Context(), e)
+		}
+		if got := fmt.Sprint(b.r.report.now.Phases); got != x.want {
+			t.Errorf("%+v: %s", x, got)
+		}
+	}
 }

@@ -124,11 +124,11 @@ func (b *boot) healthy(at time.Time) {
 	if !b.healthyAt.IsZero() {
 		return
 	}
-	b.healthyAt = at
+	b.healthyAt = latest(at, b.listeningAt) // notices and probes are not handled in the order of their times
 	if b.logSteps {
-		b.steps.Serving(at)
+		b.steps.Serving(b.healthyAt)
 	} else {
-		b.r.report.addPhase(functions.PhaseLoad, b.listeningAt, at)
+		b.r.report.addPhase(functions.PhaseLoad, b.listeningAt, b.healthyAt)
 	}
 	b.r.report.progress(100)
 }
@@ -144,7 +144,6 @@ func (b *boot) onNotice(n engine.Notice, ok bool) {
 		b.r.report.progress(n.Percent)
 	}
 	if n.Ready {
-		b.healthy(time.Now())
 		b.notified(errNotified)
 		b.notices = nil
 	}
@@ -170,10 +169,11 @@ func (b *boot) onEvent(ctx context.Context, e bootEvent) state {
 		}
 		return r.callFailed(ctx, "loading", fmt.Sprintf("%s: first token: %s", r.o.Spec.Engine, text), b.again)
 	default:
+		at := latest(e.at, b.healthyAt)
 		if b.logSteps {
-			r.report.setLogPhases(b.steps.End(e.at), "")
+			r.report.setLogPhases(b.steps.End(at), "")
 		} else {
-			r.report.addPhase(functions.PhaseWarmup, b.healthyAt, e.at)
+			r.report.addPhase(functions.PhaseWarmup, b.healthyAt, at)
 		}
 		if b.rest == nil {
 			return r.ready

@@ -25,7 +25,8 @@
 //   - no token came for the model's hang deadline (firstToken while a request waits
 //     for its first), or /metrics did not answer for as long, and then a request for
 //     one token is not answered within 5 s,
-//   - the owner suspects the engine (Suspect) and that request fails.
+//   - the owner suspects the engine (Suspect) and that request fails. Where it is answered
+//     with an error, by an engine with a good /health, three in a row must be.
 //
 // Our own requests show life as well (Options.Traffic): an engine that sent a byte within
 // its hang deadline works. One whose tokens are not counted may do one thing at a time:

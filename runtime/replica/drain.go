@@ -78,7 +78,7 @@ func (r *Replica) abortRequests(ctx context.Context, reason string) {
 // idle reports whether the owner, if it counts them, and the engine have no requests; at
 // least one of the counts must be known.
 func (r reading) idle(ownInFlight func() int) bool {
-	if ownInFlight != nil && ownInFlight() > 0 || r.err == nil && r.Running+r.Waiting > 0 {
+	if ownInFlight != nil && ownInFlight() > 0 || r.Running+r.Waiting > 0 {
 		return false
 	}
 	return ownInFlight != nil || r.err == nil

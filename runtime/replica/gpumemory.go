@@ -20,7 +20,7 @@ type gpuMemory struct {
 // there is none or it is not known.
 func (g *gpuMemory) missing() string {
 	want := g.needed
-	if g.free == nil || want <= 0 {
+	if g.free == nil {
 		return ""
 	}
 	if g.size > 0 {

@@ -129,7 +129,7 @@ func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err e
 	h.hasReading = true
 	open := m.FirstTokens - m.Finished
 	if m.Running+m.Waiting == 0 {
-		h.busy, h.tokensCame, h.progressAt, h.tokens = false, false, requestedAt, m.Tokens
+		h.busy, h.tokens = false, m.Tokens
 		h.idleSeen, h.idleBacklog = true, open
 		return ""
 	}
@@ -157,11 +157,11 @@ func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err e
 
 // next is the time until the next reading.
 func (h *hangDetector) next(now time.Time) time.Duration {
-	if !h.busy && h.suspectAt.IsZero() {
+	if h.suspectAt.IsZero() {
 		return pollEvery
 	}
 	d := busyEvery
-	if left := h.suspectAt.Sub(now); !h.suspectAt.IsZero() && left > 0 && left < d {
+	if left := h.suspectAt.Sub(now); left > 0 && left < d {
 		d = left
 	}
 	return max(d, 20*time.Millisecond)

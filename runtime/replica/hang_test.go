@@ -41,6 +41,7 @@ func TestWatch(t *testing.T) {
 		x.FirstTokens, x.Finished, x.Counted = first, done, true
 		return x
 	}
+	waits := func(m engine.Metrics) engine.Metrics { m.Waiting = 3; return m }
 	silent := errors.New("timeout")
 	for _, test := range []struct {
 		name  string
@@ -66,6 +67,10 @@ func TestWatch(t *testing.T) {
 		{"found busy, tokens unknown", []step{{at: 1, m: c(1, 900, 70, 60)}, {at: 30, m: c(1, 900, 70, 60)}, {at: 121, m: c(1, 900, 70, 60), suspect: true}}},
 		{"no tokens counted", []step{{at: 1, m: engine.Metrics{Running: 1, Load: true}}, {at: 500, m: engine.Metrics{Running: 1, Load: true}}}},
 		{"no metrics", []step{{at: 1, err: engine.ErrNoMetrics}, {at: 500, err: engine.ErrNoMetrics}}},
+		{"no tokens counted, then silent", []step{{at: 1, m: engine.Metrics{Load: true}}, {at: 30, err: silent, t: seen{1, 2, 0}}, {at: 119, err: silent, t: seen{1, 2, 0}}, {at: 121, err: silent, t: seen{1, 2, 0}, suspect: true}}},
+		{"only waiting, counted", []step{{at: 1, m: c(0, 5, 4, 4)}, {at: 2, m: waits(c(0, 5, 4, 4))}, {at: 13, m: waits(c(0, 5, 4, 4))}, {at: 123, m: waits(c(0, 5, 4, 4)), suspect: true}}},
+		{"tokens without a load", []step{{at: 1, m: m(0, 5), err: engine.ErrNoMetrics}, {at: 2, m: m(1, 9), err: engine.ErrNoMetrics}, {at: 30, m: m(1, 9), err: engine.ErrNoMetrics}}},
+		{"idle, and busy with no token since", []step{{at: 1, m: m(0, 5)}, {at: 2, m: m(1, 6)}, {at: 3, m: m(0, 9)}, {at: 4, m: m(1, 9)}, {at: 60, m: m(1, 9)}, {at: 124, m: m(1, 9), suspect: true}}},
 		{"metrics silent", []step{{at: 1, m: m(0, 0)}, {at: 5, err: silent}, {at: 10, err: silent}, {at: 11, err: silent, suspect: true}}},
 		{"metrics late, then there", []step{{at: 1, m: m(0, 0)}, {at: 9, err: silent}, {at: 10, m: m(0, 0)}, {at: 19, err: silent}}},
 		{"counter restarted", []step{{at: 1, m: m(1, 50)}, {at: 2, m: m(1, 60)}, {at: 11, m: m(1, 2)}, {at: 20, m: m(1, 2)}, {at: 21, m: m(1, 2), suspect: true}}},
@@ -91,7 +96,7 @@ func TestWatch(t *testing.T) {
 				next, least := w.next(now), 20*time.Millisecond
 				due := w.suspectAt.Sub(now)
 				switch {
-				case next < least, next > pollEvery, s.m.Running+s.m.Waiting > 0 && s.m.Flow && next > busyEvery:
+				case next < least, next > pollEvery, s.err == nil && s.m.Running+s.m.Waiting > 0 && s.m.Flow && next > busyEvery:
 					t.Errorf("at %ds: the next reading comes after %v", s.at, next)
 				case !w.suspectAt.IsZero() && due > 0 && next > max(due, least), w.suspectAt.IsZero() && !w.busy && next != pollEvery:
 					t.Errorf("at %ds: the next reading comes after %v, and it is suspected after %v", s.at, next, due)

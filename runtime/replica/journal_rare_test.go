@@ -36,6 +36,18 @@ var rareJournals = map[string]scene{
 		loads(j, r, "a")
 		sleepAndWake(2, unloadAfter(time.Second))(j, r)
 	}},
+	"adapters stay with a deep sleep": {change: adapters, play: func(j *journal, r *Replica) {
+		loads(j, r, "a")
+		j.keep = &engine.StatusError{Status: http.StatusInternalServerError, Body: "busy"}
+		sleepAndWake(2, unloadAfter(time.Second))(j, r)
+	}},
+	"an adapter without a lease": {change: func(o *Options) {
+		adapters(o)
+		o.Spec.Adapters[0].Source = "a/"
+	}, play: func(j *journal, r *Replica) {
+		loads(j, r, "a", "kv")
+		unloadAfter(time.Second)(j, r)
+	}},
 	"adapters end with their engine": {change: adapters, play: func(j *journal, r *Replica) {
 		loads(j, r, "a")
 		dieAfter(time.Second, supervisor.Exit{Code: 1})(j, r)
@@ -94,6 +106,8 @@ var rareJournals = map[string]scene{
 			loads(j, r, "a")
 		}
 		j.refuse = errors.New("connection refused")
+		loads(j, r, "a")
+		j.refuse = &engine.StatusError{Status: 409, Body: "It has already been loaded."}
 		loads(j, r, "a")
 		j.refuse = &engine.StatusError{Status: 400, Body: "The lora adapter 'a' has already been loaded."}
 		loads(j, r, "a")
@@ -170,9 +184,74 @@ var rareJournals = map[string]scene{
 		pause(3 * time.Second)
 		r.Unload(time.Minute, "stopped")
 	}},
-	"a cache that is not stored": {early: &arrival{after: time.Second}, play: agentEnds(5 * time.Second)},
+	"a cache that is not stored": {early: &arrival{after: time.Second}, play: func(j *journal, r *Replica) {
+		j.full = true
+		agentEnds(5*time.Second)(j, r)
+	}},
+	"files that cannot be opened early": {early: &arrival{refused: errors.New("no FUSE here")}},
+	"cannot be forked": {node: func() *fakeNode { return &fakeNode{spawnErr: errors.New("no such program")} },
+		change: parent("/run/parent", "")},
+	"the log has a taken port each time": {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} },
+		play: func(j *journal, r *Replica) {
+			for range portTries {
+				pause(time.Second)
+				j.write("OSError: [Errno 98] Address already in use\nERROR [x.py:1] EngineCore failed to start.\n")
+			}
+		}},
+
+	"its stager ends by itself": {node: func() *fakeNode { return &fakeNode{stageErr: context.Canceled} }},
+	"confined, and may not read": {node: func() *fakeNode { return &fakeNode{loadTime: time.Minute} }, change: confined,
+		play: dieAfter(time.Second, supervisor.Exit{Code: 1, Tail: "PermissionError: [Errno 13] Permission denied: '/data/x'"})},
+	"notifies, and its token is late": {node: func() *fakeNode {
+		began := time.Now()
+		return &fakeNode{loadTime: time.Hour, tokenErr: func(int64) error {
+			if time.Since(began) < 10*time.Second {
+				return &engine.StatusError{Status: 503, Body: "loading"}
+			}
+			return nil
+		}}
+	}, begin: notices([]engine.Notice{{Percent: 10}, {Percent: -1, Ready: true}, {Percent: 20}}), play: unloadAfter(20 * time.Second)},
 
 	// The watch.
+	"its metrics are silent from the start": {node: func() *fakeNode { return &fakeNode{loadTime: time.Second} },
+		play: func(j *journal, r *Replica) {
+			j.silent.Store(true)
+			unloadAfter(30*time.Second)(j, r)
+		}},
+	"drained without metrics, and the owner counts none": {change: func(o *Options) { o.InFlight = func() int { return 0 } },
+		play: silently(func(_ *journal, r *Replica) { r.Unload(1050*time.Millisecond, "evicted") })},
+	"dies of a file as it is ready":        {play: dieAfter(time.Second, supervisor.Exit{Code: 1, Tail: "SafetensorError: HeaderTooLarge"})},
+	"adopted, and its sleep is not known":  {node: hungNode, change: sleeps, adopt: earlier(time.Hour)},
+	"adopted from a stager of early files": {early: &arrival{after: time.Second}, adopt: earlier(time.Hour), play: unloadAfter(5 * time.Second)},
+	"dies as it wakes": {node: func() *fakeNode { return &fakeNode{wakeErr: errors.New("connection refused")} }, change: sleeps,
+		play: sleepAndWake(1, dieAfter(100*time.Millisecond, supervisor.Exit{Code: 1, Tail: "ValueError: x"}))},
+	"answers probes with errors beside requests": {node: func() *fakeNode {
+		return &fakeNode{tokenErr: func(n int64) error {
+			if n > 1 {
+				return &engine.StatusError{Status: 500, Body: "no"}
+			}
+			return nil
+		}}
+	}, change: func(o *Options) {
+		o.Traffic = func(string) functions.Traffic { return functions.Traffic{InFlight: 1, LastByte: time.Now()} }
+	}, play: func(j *journal, r *Replica) {
+		for range probeTries {
+			pause(time.Second)
+			r.Suspect("a request failed")
+		}
+		unloadAfter(5*time.Second)(j, r)
+	}},
+	"its core dies, and it refuses a probe": {node: func() *fakeNode {
+		return &fakeNode{lastWords: "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", tokenErr: func(n int64) error {
+			if n > 1 {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		}}
+	}, play: func(j *journal, r *Replica) {
+		pause(5 * time.Second)
+		r.Suspect("a request failed")
+	}},
 	"its metrics are silent, and it works": {play: func(j *journal, r *Replica) {
 		j.silent.Store(true)
 		unloadAfter(30*time.Second)(j, r)
@@ -209,6 +288,17 @@ var rareJournals = map[string]scene{
 		metrics(0, 6, 5, 101)
 		unloadAfter(time.Minute)(j, r)
 	}},
+	"busy as it is ready": {node: func() *fakeNode {
+		return &fakeNode{metrics: func() (engine.Metrics, error) {
+			return engine.Metrics{Load: true, Flow: true, Counted: true, Running: 1, FirstTokens: 1, Tokens: 7}, nil
+		}}
+	}, play: unloadAfter(30 * time.Second)},
+	"requests come as it is drained": {play: silently(func(j *journal, r *Replica) {
+		r.Unload(3050*time.Millisecond, "evicted")
+		pause(time.Second)
+		j.setMetrics(busyMetrics)
+		j.silent.Store(false)
+	})},
 	"suspected twice": {play: func(j *journal, r *Replica) {
 		for range 2 {
 			r.Suspect("a request failed")

@@ -36,8 +36,9 @@ var journals = map[string]scene{
 	"unloaded while it loads": {node: func() *fakeNode {
 		return &fakeNode{loadTime: time.Minute}
 	}, play: func(j *journal, r *Replica) { pause(time.Second); r.Unload(time.Minute, "stopped") }},
-	"cannot be started": {node: func() *fakeNode { return &fakeNode{spawnErr: errors.New("no such program")} }},
-	"never ready":       {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} }},
+	"cannot be started":            {node: func() *fakeNode { return &fakeNode{spawnErr: errors.New("no such program")} }},
+	"spawned as if it were forked": {node: func() *fakeNode { return &fakeNode{spawnErr: supervisor.ErrNoParent} }},
+	"never ready":                  {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} }},
 	"dies while it loads": {node: func() *fakeNode { return &fakeNode{loadTime: time.Minute} }, play: func(j *journal, r *Replica) {
 		pause(10 * time.Second)
 		j.die(supervisor.Exit{Code: 1, Tail: "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."})
@@ -154,7 +155,7 @@ var journals = map[string]scene{
 		play: dieAfter(4800*time.Millisecond, supervisor.Exit{Code: 1, Tail: "OSError: read"})},
 	"dies before the last byte": {early: &arrival{after: 5100 * time.Millisecond},
 		node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} },
-		play: dieAfter(4800*time.Millisecond, supervisor.Exit{Code: 1, Tail: "ValueError: no kernel"})},
+		play: dieAfter(4900*time.Millisecond, supervisor.Exit{Code: 1, Tail: "ValueError: no kernel"})},
 	"dies of a damaged file that arrived": {early: &arrival{after: 5100 * time.Millisecond},
 		node: func() *fakeNode { return &fakeNode{loadTime: 10 * time.Second} },
 		play: func(j *journal, r *Replica) {
@@ -260,7 +261,7 @@ var journals = map[string]scene{
 	}},
 
 	// Starts.
-	"forked": {change: parent("/run/parent", ""), play: unloadAfter(5 * time.Second)},
+	"forked": {change: parent("/run/parent", "of a plain start"), play: unloadAfter(5 * time.Second)},
 	"the parent cannot fork": {node: func() *fakeNode { return &fakeNode{noParent: true} }, change: parent("/run/parent", ""),
 		play: unloadAfter(5 * time.Second)},
 	"no parent":             {change: parent("", "no such parent"), play: unloadAfter(5 * time.Second)},
@@ -322,6 +323,7 @@ var journals = map[string]scene{
 		for _, line := range []string{"non-default args: {}\n", "a line\n", "INFO [x.py:1] Starting to load model m\n",
 			"Loading safetensors checkpoint shards:  25% Completed | 1/4\r", "Loading safetensors checkpoint shards:  50% Completed | 2/4\r",
 			"INFO [x.py:1] Model loading took 2 GiB\n", "INFO [x.py:1] Starting to load model m\n",
+			"INFO [x.py:1] Compiling a graph\n", "INFO [x.py:1] torch.compile takes 1 s\n",
 			"INFO [x.py:1] init engine (profile, create kv cache, warmup model) took 3 s\n"} {
 			j.write(line)
 			pause(time.Second)
@@ -336,6 +338,8 @@ var journals = map[string]scene{
 				j.write(fmt.Sprintf("Loading safetensors checkpoint shards:  %d%% Completed | 1/4\r", 10*i))
 				pause(90 * time.Millisecond)
 			}
+			pause(time.Second)
+			j.write("Loading safetensors checkpoint shards:  90% Completed | 1/4\r") // once more
 			unloadAfter(time.Minute)(j, r)
 		}},
 	"the log has a failure": {node: func() *fakeNode { return &fakeNode{loadTime: 20 * time.Second} }, play: func(j *journal, r *Replica) {
@@ -356,7 +360,7 @@ var journals = map[string]scene{
 		unloadAfter(time.Minute)(j, r)
 	}},
 	"it notifies": {node: func() *fakeNode { return &fakeNode{loadTime: time.Hour} }, begin: notices([]engine.Notice{
-		{Percent: -1, Status: "begins"}, {Percent: 10}, {Percent: 60}, {Percent: -1, Ready: true}, {Percent: 20}}),
+		{Percent: -1, Status: "begins"}, {Percent: 0}, {Percent: 10}, {Percent: 60}, {Percent: -1, Ready: true}, {Percent: 20}}),
 		play: unloadAfter(20 * time.Second)},
 	"it stops notifying": {node: func() *fakeNode { return &fakeNode{loadTime: 4 * time.Second} },
 		begin: notices([]engine.Notice{{Percent: 10}}),

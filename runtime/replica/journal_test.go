@@ -23,6 +23,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/backoff"
+	"github.com/thaw-dev/thaw/runtime/confine"
 	"github.com/thaw-dev/thaw/runtime/engine"
 	"github.com/thaw-dev/thaw/runtime/supervisor"
 )
@@ -43,6 +44,7 @@ type scene struct {
 type arrival struct {
 	after    time.Duration // the last byte
 	err      error
+	refused  error // no file can be opened
 	complete bool
 	whole    bool // although it was stopped
 }
@@ -54,6 +56,7 @@ type journal struct {
 	dir          string             // of adapters, and of the engine's log
 	cancel       context.CancelFunc // ends the agent
 	damaged      atomic.Bool        // a file of the checkpoint
+	full         bool               // the disk for caches
 	verifyTime   time.Duration
 	unloadTime   time.Duration // of an adapter
 	metricsAsked atomic.Int64
@@ -94,7 +97,11 @@ func (j *journal) Stage(ctx context.Context, req StageRequest, progress func(hav
 			j.note("not staged: %v", context.Cause(ctx))
 			return Checkpoint{}, ctx.Err()
 		}
-		return Checkpoint{Path: filepath.Join(j.dir, req.Source), Release: func() { j.note("released %s", req.Source) }}, nil
+		c := Checkpoint{Path: filepath.Join(j.dir, req.Source), Release: func() { j.note("released %s", req.Source) }}
+		if req.Source == "a/" {
+			c.Release = nil // there is no lease
+		}
+		return c, nil
 	}
 	c, err := j.fakeNode.Stage(ctx, req, progress)
 	j.note("staged: %v, cause %v", err, context.Cause(ctx))
@@ -130,7 +137,10 @@ func (j *journal) fill(ctx context.Context) error {
 		return ctx.Err()
 	}
 	j.note("filled")
-	return errors.New("the disk is full")
+	if j.full {
+		return errors.New("the disk is full")
+	}
+	return nil
 }
 
 // earlyJournal is a journal whose engines start before the last byte.
@@ -142,6 +152,9 @@ type earlyJournal struct {
 func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (PartialCheckpoint,
 	error) {
 	j.note("stage early %s", describeRequest(req))
+	if j.refused != nil {
+		return PartialCheckpoint{}, j.refused
+	}
 	progress(10, 100)
 	return PartialCheckpoint{
 		Path: "/mnt/m", Complete: j.complete, Cache: "/early", CacheShared: []string{"/shared"}, Filled: j.fill,
@@ -163,7 +176,7 @@ func (j earlyJournal) StageEarly(ctx context.Context, req StageRequest, progress
 				return Checkpoint{}, j.err
 			}
 			j.staged.Add(1)
-			return j.noted(Checkpoint{Path: "/store/m", Bytes: 100, Digest: "arrived", Release: func() { j.released.Add(1) }}), nil
+			return j.noted(Checkpoint{Path: "/store/m", Bytes: 110, Digest: "arrived", Release: func() { j.released.Add(1) }}), nil
 		},
 	}, nil
 }
@@ -183,7 +196,19 @@ func (j *journal) Forget(ctx context.Context, id string) error {
 	return j.fakeNode.Forget(ctx, id)
 }
 
+// call counts a call of the engine; it takes a while after its caller has left.
+func (j *journal) call(ctx context.Context) (done func()) {
+	j.calls.Add(1)
+	return func() {
+		if ctx.Err() != nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		j.calls.Add(-1)
+	}
+}
+
 func (j *journal) Token(ctx context.Context) error {
+	defer j.call(ctx)()
 	time.Sleep(besideReport)
 	err := j.fakeNode.Token(ctx)
 	j.note("token: %v", err)
@@ -192,11 +217,9 @@ func (j *journal) Token(ctx context.Context) error {
 
 func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
 	j.metricsAsked.Add(1)
-	j.calls.Add(1)
-	defer j.calls.Add(-1)
+	defer j.call(ctx)()
 	if j.silent.Load() {
 		<-ctx.Done()
-		time.Sleep(10 * time.Millisecond) // until it has ended
 		return engine.Metrics{}, ctx.Err()
 	}
 	return j.fakeNode.Metrics(ctx)
@@ -204,27 +227,32 @@ func (j *journal) Metrics(ctx context.Context) (engine.Metrics, error) {
 
 func (j *journal) Health(ctx context.Context) error {
 	j.healthAsked.Add(1)
+	defer j.call(ctx)()
 	return j.fakeNode.Health(ctx)
 }
 
 func (j *journal) Close() { j.note("close"); j.fakeNode.Close() }
 
 func (j *journal) Sleep(ctx context.Context, level int, mode engine.SleepMode) error {
+	defer j.call(ctx)()
 	j.note("sleep %d %s", level, mode)
 	return j.fakeNode.Sleep(ctx, level, mode)
 }
 
 func (j *journal) Wake(ctx context.Context, level int) error {
+	defer j.call(ctx)()
 	j.note("wake %d", level)
 	return j.fakeNode.Wake(ctx, level)
 }
 
 func (j *journal) LoadAdapter(ctx context.Context, name, path string) error {
+	defer j.call(ctx)()
 	j.note("load adapter %s from %s", name, filepath.Base(path))
 	return j.fakeNode.LoadAdapter(ctx, name, path)
 }
 
 func (j *journal) UnloadAdapter(ctx context.Context, name string) error {
+	defer j.call(ctx)()
 	j.note("unload adapter %s", name)
 	time.Sleep(j.unloadTime)
 	return j.fakeNode.UnloadAdapter(ctx, name)
@@ -250,11 +278,21 @@ func (j *journal) options(change func(*Options)) Options {
 	o := j.fakeNode.options()
 	o.Stager, o.Spawner, o.Cache, o.GPUs, o.GPUMemory, o.Dir = j, j, "key", []int{1}, 80<<30, "/models"
 	o.Spec.Deadlines.Drain = functions.Duration(30050 * time.Millisecond)
-	o.Dial = func(engine.Command) Engine { j.note("dial"); j.dialed.Add(1); return j }
+	o.Dial = func(cmd engine.Command) Engine {
+		j.note("dial %s of %s", cmd.Health, cmd.URL)
+		j.dialed.Add(1)
+		return j
+	}
 	o.AbortRequests = func(endpoint, reason string) { j.note("abort requests of %s: %s", endpoint, reason) }
 	o.Log = slog.New(slog.NewTextHandler(journalWriter{j}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
 		change(&o)
+	}
+	if bounds := o.Confine; bounds != nil {
+		o.Confine = func(cmd *engine.Command, r engine.Request) (*confine.Plan, error) {
+			j.note("prepare from %s, weights %q, streamed %v, cache %s %v", r.Path, r.Weights, r.Streamed, r.Cache, r.CacheShared)
+			return bounds(cmd, r)
+		}
 	}
 	return o
 }

@@ -33,8 +33,9 @@ const (
 	// probeWait bounds the request for one token from a suspected engine.
 	probeWait = 5 * time.Second
 	// probeTries is how many probes in a row an engine with a good /health may
-	// answer with errors.
-	probeTries = 3
+	// answer with errors; probePause is the time between two of them, unless
+	// the engine is suspected once more.
+	probeTries, probePause = 3, 2 * time.Second
 	// pollEvery is how often the metrics of a READY engine are read, busyEvery
 	// those of one with requests, drainEvery those of a draining one. A hang is
 	// found within hang + busyEvery + probeWait after the last token.

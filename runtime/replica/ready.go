@@ -19,7 +19,9 @@ type monitor struct {
 	verdicts chan error   // of the probe under way
 	reading  bool
 	probing  bool
-	failures int // probes in a row that were answered with errors
+	failures int       // probes in a row that were answered with errors
+	reason   string    // of the newest probe, for the next
+	again    time.Time // when the next probe follows one that was answered with an error
 }
 
 // ready is READY: the engine is watched until it ends, hangs, is drained or put to
@@ -80,7 +82,7 @@ func (m *monitor) probe(ctx context.Context, reason string) {
 	if m.probing {
 		return
 	}
-	m.probing = true
+	m.probing, m.reason = true, reason
 	m.r.log.Warn("engine suspected", "why", reason)
 	go func() { m.verdicts <- probeEngine(ctx, m.r.eng, reason) }()
 }
@@ -104,6 +106,8 @@ func (m *monitor) onReading(ctx context.Context, n reading) {
 		m.probe(ctx, reason)
 	} else if n.unhealthy != "" && !m.hang.working(now, traffic) {
 		m.probe(ctx, n.unhealthy)
+	} else if m.failures > 0 && !now.Before(m.again) {
+		m.probe(ctx, m.reason)
 	}
 }
 
@@ -122,6 +126,7 @@ func (m *monitor) onVerdict(ctx context.Context, err error) state {
 		return nil
 	case errors.As(err, &se) && m.failures+1 < probeTries:
 		m.failures++ // it answers, but with errors
+		m.again = time.Now().Add(probePause)
 		m.hang.cleared(time.Now())
 		return nil
 	case se == nil && m.hang.working(time.Now(), r.o.Traffic(r.report.now.Endpoint)):

@@ -129,9 +129,6 @@ func (r *report) addPhase(p functions.Phase, from, to time.Time) {
 // setLogPhases replaces the start's phases by the finished steps of the log, which are
 // more precise than the times of endpoints.
 func (r *report) setLogPhases(done []engine.Done, present functions.Phase) {
-	if r.adopted {
-		return
-	}
 	var spans []functions.Span
 	for _, d := range done {
 		if d.Phase == present {

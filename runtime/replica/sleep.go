@@ -89,7 +89,7 @@ func (s *sleep) run(ctx context.Context) state {
 			reading = false
 			// A request that was sent before the engine slept hangs until it
 			// wakes.
-			if m.err == nil && m.Running+m.Waiting > 0 {
+			if m.Running+m.Waiting > 0 {
 				return s.waking("a request waits in the engine")
 			}
 		case <-r.commands.ready:
@@ -155,7 +155,7 @@ func (s *sleep) fallAsleep(ctx context.Context) error {
 		mode = engine.SleepAbort
 	}
 	err := s.engine.Sleep(dctx, s.level, mode)
-	if err != nil && dctx.Err() != nil && ctx.Err() == nil {
+	if err != nil && dctx.Err() != nil {
 		return fmt.Errorf("no answer to /sleep within %s", drain+sleepWait)
 	}
 	return err

@@ -52,7 +52,13 @@ func (n *fakeNode) Wake(ctx context.Context, level int) error {
 	}
 }
 
-func (n *fakeNode) SleepLevel(context.Context) (int, error) { return int(n.asleep.Load()), nil }
+func (n *fakeNode) SleepLevel(ctx context.Context) (int, error) {
+	if n.hang.Load() {
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	return int(n.asleep.Load()), nil
+}
 
 func (n *fakeNode) LoadAdapter(_ context.Context, name, path string) error {
 	n.call("load %s", name)

@@ -730,6 +730,39 @@ func TestHang(t *testing.T) {
 			l.ended(t, functions.Failed, "vllm answers with errors alone: HTTP 500: EngineDeadError")
 		})
 	})
+	// One suspicion is enough: the probe is repeated while it is answered with errors.
+	for broken, want := range map[int64]string{
+		probeTries - 1: "",
+		probeTries:     "vllm answers with errors alone: HTTP 500: CUDA error: an illegal memory access was encountered",
+	} {
+		t.Run(fmt.Sprint("suspected once, errors: ", broken), func(t *testing.T) {
+			s := &fakeNode{tokenErr: func(n int64) error {
+				if n > 1 && n <= 1+broken {
+					return &engine.StatusError{Status: 500, Body: "CUDA error: an illegal memory access was encountered"}
+				}
+				return nil
+			}}
+			virtual(t, s, func(t *testing.T, l *replicaRun) {
+				time.Sleep(time.Minute)
+				began, asked := time.Now(), s.tokens.Load()
+				l.Suspect("HTTP 500")
+				if want == "" {
+					time.Sleep(time.Minute)
+					expectState(t, l, functions.Ready)
+					if n := s.tokens.Load() - asked; n != broken+1 {
+						t.Errorf("%d probes", n)
+					}
+					l.Unload(0, "done")
+					l.ended(t, functions.Unloaded, "")
+					return
+				}
+				l.ended(t, functions.Failed, want)
+				if d := time.Since(began); d < (probeTries-1)*probePause || d > probeTries*probePause {
+					t.Errorf("after %v", d)
+				}
+			})
+		})
+	}
 	// Only consecutive errors count: an engine that fails a probe now and then serves on.
 	t.Run("errors now and then", func(t *testing.T) {
 		s := &fakeNode{tokenErr: func(n int64) error {
@@ -810,7 +843,11 @@ func TestAdoptStates(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return Adopt(o, m, child)
+			r := Adopt(o, m, child)
+			if st := r.Status(); st.State != functions.Loading || st.Model != "m" {
+				t.Errorf("before it runs: %+v", st)
+			}
+			return r
 		})
 	}
 	t.Run("alive", func(t *testing.T) {

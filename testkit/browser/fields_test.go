@@ -46,7 +46,7 @@ const fieldGuard = `(() => {
 // guardFields installs the guard in all documents of the page.
 func (p *page) guardFields() {
 	p.t.Helper()
-	spec, err := os.ReadFile("../../platform/api/testdata/openapi.json")
+	spec, err := os.ReadFile("../../platform/api/openapi.json")
 	if err != nil {
 		p.t.Fatal(err)
 	}

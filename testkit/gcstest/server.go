@@ -83,7 +83,7 @@ func Fail(w http.ResponseWriter, status int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{
-		"code": status, "message": "CANARY", "errors": []any{map[string]any{"reason": reason, "message": "CANARY"}},
+		"code": status, "message": "the reason\nCANARY", "errors": []any{map[string]any{"reason": reason, "message": "CANARY"}},
 	}})
 }
 

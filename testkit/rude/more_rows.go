@@ -1,6 +1,9 @@
 package rude
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // dialectRows are answers that are right by some standard and unlike OpenAI's: lines that end
 // with a carriage return alone (E18), JSON in several lines of data (E19), calls of tools
@@ -68,6 +71,9 @@ func foreignRows() (rows []Row) {
 		{"blanks", Plain(200, jsonType, "\n\n"), "an empty body"},
 		{"204", Answer{Head(204)}, "an empty body"},
 		{"a page and 200", page, "text/html: Sign in"},
+		{"JSON in lines", Chunked(200, "application/x-ndjson", true, lines), "application/x-ndjson: {"},
+		{"a text and 200", Plain(200, "text/plain", "Ollama is running"), "text/plain: Ollama is running"},
+		{"half an object", Plain(200, jsonType, wholeChat[:80]), "(no answer of OpenAI's API)"},
 	} {
 		row := Row{ID: "E23", Name: "plain, then " + f.name, Answer: f.answer, Status: 502, Words: []string{f.words}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true}
 		if f.name == "nothing in chunks" {
@@ -80,6 +86,11 @@ func foreignRows() (rows []Row) {
 		}
 		rows = append(rows, row)
 	}
-	rows = append(rows, Row{ID: "E23", Name: "stream, then JSON in lines", Stream: true, Answer: Chunked(200, "application/x-ndjson", true, lines), Status: 502, Words: []string{"application/x-ndjson"}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true})
+	const failed = `"choices":[{"index":0,"delta":{"content":""},"message":{"content":""},"finish_reason":"error","error":{"code":502,"message":"provider is down"}}]`
+	for _, stream := range []bool{false, true} {
+		rows = append(rows, Row{ID: "E23", Name: fmt.Sprint("an error in a choice, whole, stream: ", stream), Stream: stream, Answer: Plain(200, jsonType, `{"id":"c",`+failed+`,"usage":{}}`), Status: 502, Words: []string{"provider is down"}, Absent: []string{"engine_crashed", "[DONE]"}, Requests: 1, Blamed: true})
+	}
+	frame := `data: {"id":"c",` + failed + "}\n\n"
+	rows = append(rows, Row{ID: "E23", Name: "an error in a choice behind a token", Stream: true, Answer: Chunked(200, eventsType, true, chunkRole+"\n\n", frame, end+"\n\n"), Status: 200, Words: []string{`"hel"`, `"error":{"message":"provider is down"`}, Absent: []string{"engine_crashed"}, Requests: 1, Blamed: true})
 	return append(rows, Row{ID: "E23", Name: "messages, then a page", Path: "/v1/messages", Answer: page, Status: 502, Words: []string{`"type":"error"`, "text/html: Sign in"}, Requests: 1, Blamed: true})
 }

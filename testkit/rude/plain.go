@@ -47,6 +47,7 @@ func plainRows() []Row {
 		{Name: "text behind the end mark", Answer: stream(finished + end + "\n\ndata: {\"more\":1}\n\n"), Status: 200, Words: []string{whole}, Absent: []string{"more"}, Success: true},
 		{Name: "never closed behind the end mark", Answer: open(Step{Chunk: finished + end + "\n\n"}), Status: 200, Words: []string{whole}, Success: true, Within: 2 * time.Second},
 		{Name: "never closed behind the finish", Answer: open(Step{Chunk: finished}), Status: 200, Words: []string{whole}, Success: true, Within: 12 * time.Second},
+		{Name: "never closed behind the finish, but comments", Answer: open(Step{Chunk: finished}, Step{Pause: 6 * time.Second, Chunk: ": ping\n\n"}, Step{Pause: 6 * time.Second, Chunk: ": ping\n\n"}), Status: 200, Words: []string{whole}, Success: true, Within: 12 * time.Second},
 		{Name: "never closed, usage late behind the finish", Answer: open(Step{Chunk: finished}, Step{Pause: 5 * time.Second, Chunk: chunkUsage + "\n\n"}), Status: 200, Words: []string{whole, `"completion_tokens":2`}, Success: true, Within: 20 * time.Second},
 
 		{Name: "never closed, no finish", Answer: open(Step{Chunk: said}), Status: 504, Code: hung, Blamed: true, Within: 6 * time.Minute},

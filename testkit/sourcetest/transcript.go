@@ -296,6 +296,9 @@ func RunTranscript(t *testing.T, x Transcript) {
 	text := out.String()
 	for _, h := range x.Hide {
 		text = strings.ReplaceAll(text, h, "HIDDEN")
+		if _, host, ok := strings.Cut(h, "://"); ok {
+			text = strings.ReplaceAll(text, host, "HOST")
+		}
 	}
 	text = blockID.ReplaceAllString(text, "blockid=ID")
 	Compare(t, cmp.Or(x.File, "transcript.txt"), text)
@@ -325,4 +328,13 @@ func Compare(t *testing.T, name, text string) {
 			t.Errorf("line %d of the transcript:\n%s\nwant\n%s", i+1, line, strings.Join(want[min(i, len(want)):min(i+1, len(want))], ""))
 		}
 	}
+}
+
+// Describe is all that an error of a source holds.
+func Describe(err error) string {
+	e, ok := errors.AsType[*source.Error](err)
+	if !ok {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf("%s busy %v after %v: %s", e.Kind, e.Busy, e.RetryAfter, e)
 }

@@ -327,27 +327,3 @@ func TestForceDelete(t *testing.T) {
 		return q
 	})
 }
-
-// TestNodes: thaw-nodes leaves the controller one annotation of nodes.
-func TestNodes(t *testing.T) {
-	old := decode(t, `{metadata: {name: n, labels: {a: b}, annotations: {c: d}}, spec: {providerID: p}}`, &corev1.Node{})
-	const cached = "/metadata/annotations/thaw.dev~1cached-models"
-	rows := []row{
-		{Name: "the annotation", Set: map[string]any{cached: "a/b=disk"}},
-		{Name: "status", Set: map[string]any{cached: "a/b=disk"}, Message: "makes no node"},
-		{Name: "another annotation", Set: map[string]any{"/metadata/annotations/c": "e"}, Message: "no other"},
-		{Name: "an annotation that is removed", Set: map[string]any{"/metadata/annotations/c": nil}, Message: "no other"},
-		{Name: "a taint", Set: map[string]any{"/spec/taints": []any{map[string]any{"key": "a", "effect": "NoExecute"}}}, Message: "nothing else"},
-		{Name: "a label", Set: map[string]any{"/metadata/labels/a": "c"}, Message: "nothing else"},
-		{Name: "a finalizer", Set: map[string]any{"/metadata/finalizers": []any{"a.dev/b"}}, Message: "nothing else"},
-		{Name: "an owner", Set: map[string]any{"/metadata/ownerReferences": []any{map[string]any{"name": "a"}}}, Message: "nothing else"},
-		{Name: "a long annotation", Set: map[string]any{cached: strings.Repeat("x", 20000)}, Message: "short"},
-	}
-	check(t, readPolicies(t)["thaw-nodes"], rows, func(r row) request {
-		q := request{operation: admission.Update, kind: schema.GroupVersionKind{Version: "v1", Kind: "Node"}, resource: "nodes", user: controller, old: old, object: r.changed(t, old, &corev1.Node{})}
-		if r.Name == "status" {
-			q.sub = "status"
-		}
-		return q
-	})
-}

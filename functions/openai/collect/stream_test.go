@@ -92,3 +92,22 @@ func TestStream(t *testing.T) {
 		}
 	}
 }
+
+// TestRecordOfStreamedAnswers: the stream that each endpoint's clients get of a whole answer.
+func TestRecordOfStreamedAnswers(t *testing.T) {
+	var lines []string
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} {
+		for _, in := range []string{
+			`{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","tool_calls":[{"id":"a"},{"id":"b","index":7},null]},"finish_reason":"stop"},{"index":1,"text":"x"}],"usage":{"prompt_tokens":3}}`,
+			`{"choices":[{"message":{"tool_calls":[]}},{"message":{"tool_calls":5}},{"message":"x"},{"message":null}],"usage":null}`,
+			"\ufeff" + ` {"choices":"x","logprob":NaN,"a":1,"a":2} `, `{"choices":[],"usage":{}}`, `{"content":"x"}`, `{"output":"x"}`, `{"status":"failed","error":{"code":"c"}}`, `{"a":Nan}`, `{}`,
+			`{"id":"m","content":[{"type":"text","text":"a","n":1},{"type":"thinking","thinking":"b","signature":"s"},{"type":"thinking","thinking":"c"},{"type":"tool_use","id":"t","input":{"a":"\u00e9"}},{"type":"other","x":1}],"stop_reason":"stop_sequence","stop_sequence":"s","usage":{"input_tokens":3}}`,
+			`{"id":"r","status":"incomplete","output":[{"id":"i","content":[{"type":"output_text","text":"a","n":1},{"type":"refusal"},{"type":"output_text","text":"b"}]},{"id":"f","arguments":"{}"},{"id":"g","content":[]}],"usage":{"input_tokens":3}}`,
+		} {
+			for _, usage := range []bool{false, true}[:1+strings.Count(path, "completions")] {
+				lines = append(lines, fmt.Sprintf("%s, usage %v, %s: %s", path, usage, in, StreamWhole(path, []byte(in), usage)))
+			}
+		}
+	}
+	record(t, "streamed.txt", lines)
+}

@@ -83,10 +83,8 @@ func nearestPath(path string) string {
 	for _, p := range paths {
 		s := strings.TrimPrefix(p, "/v1")
 		short = append(short, s)
-		for _, s := range []string{p, s} {
-			if len(s) > len(ending) && strings.HasSuffix(path, s) {
-				best, ending = p, s
-			}
+		if len(s) > len(ending) && strings.HasSuffix(path, s) {
+			best, ending = p, s
 		}
 	}
 	if best != "" {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/functions/openai/unknownpath"
 )
@@ -30,65 +31,72 @@ func TestOfAnswers(t *testing.T) {
 	}
 }
 
-// Endpoints of OpenAI's API that are not served are named with what to do instead.
+// TestOfUnserved: endpoints of OpenAI's API that are not served are named with what to do instead.
 func TestOfUnserved(t *testing.T) {
-	for path, want := range map[string]string{
-		"/v1/moderations": "ask a model that moderates at /v1/chat/completions", "/v1/images/generations": "models answer with text",
-		"/v1/threads/t/runs": "no conversation is kept here", "/v1/vector_stores": "no conversation is kept here", "/v1/fine_tuning/jobs": "as an adapter",
-		"/v1/realtime": "true at /v1/chat/completions", "/v1/imagesque": "Unknown endpoint", "/v1/videos": "models answer with text",
+	const kept = "no conversation is kept here: send all of it to /v1/chat/completions or /v1/responses"
+	const output = "models answer with text, embeddings, ranks and speech"
+	const tuned = "train elsewhere, and name the result as a model's source or as an adapter"
+	for part, way := range map[string]string{
+		"moderations": "ask a model that moderates at /v1/chat/completions", "images": output, "videos": output,
+		"assistants": kept, "threads": kept, "conversations": kept, "vector_stores": kept, "fine_tuning": tuned, "fine-tunes": tuned,
+		"uploads": "a file of a batch is sent whole to /v1/files", "realtime": "events come from \"stream\": true at /v1/chat/completions",
+		"organization": "/metrics has what was used",
 	} {
-		e := unknownpath.Error("this server does not answer", path)
-		if e.Status != 404 || e.Code != openai.UnknownEndpoint || !strings.Contains(e.Message, want) {
-			t.Errorf("%s: %v", path, e)
+		for _, path := range []string{"/v1/" + part, "/v1/" + part + "/", "/v1/" + part + "/x/y"} {
+			e := unknownpath.Error("this server does not answer", path)
+			want := "Endpoints below /v1/" + part + " are not served: " + way + "."
+			if e.Status != 404 || e.Code != openai.UnknownEndpoint || e.Message != want {
+				t.Errorf("%s: %v", path, e)
+			}
+		}
+		if e := unknownpath.Error("this server does not answer", "/v1/"+part+"que"); !strings.HasPrefix(e.Message, "Unknown endpoint") {
+			t.Errorf("%sque: %v", part, e)
 		}
 	}
 }
 
+// TestNamesThePathMeant: the path that is meant is named, and no other where there is none.
 func TestNamesThePathMeant(t *testing.T) {
-	for path, want := range map[string]string{
-		"/chat/completions":                       "/v1/chat/completions",
-		"/v1/chat/completion":                     "/v1/chat/completions",
-		"/v1/chat/completions/":                   "/v1/chat/completions",
-		"/v1//chat/completions":                   "/v1/chat/completions",
-		"/v1/v1/chat/completions":                 "/v1/chat/completions",
-		"/V1/Chat/Completions":                    "/v1/chat/completions",
-		"/openai/deployments/f0/chat/completions": "/v1/chat/completions",
-		"/v1/engines/f0/completions":              "/v1/completions",
-		"/api/v1/rerank":                          "/v1/rerank",
-		"/v3/rerank":                              "/v1/rerank",
-		"/rerank/":                                "/rerank",
-		"/models":                                 "/v1/models",
-		"/embedings":                              "/v1/embeddings",
-		"/v1/tokenize":                            "/tokenize",
-		"/v1/moderations":                         "",
-		"/slots":                                  "",
-		"/v1/videos":                              "",
-		"/v1/complete":                            "/v1/completions",
-		"/pause":                                  "",
-		"/v1/load_lora_adapter":                   "",
-		"/v1/files":                               "",
-		"/":                                       "/v1/models",
-		"/v1":                                     "/v1/models",
-		"/v1/":                                    "/v1/models",
-		"/api/tags":                               "/v1/models",
-		"/api/chat":                               "/v1/chat/completions",
-		"/api/generate":                           "/v1/completions",
-		"/api/embed":                              "/v1/embeddings",
-		"/generate_stream":                        "/v1/completions",
-		"/v1/chat":                                "/v1/chat/completions",
-		"/v1chat/completions":                     "/v1/chat/completions",
-		"/v1beta/models/m:generateContent":        "/v1/chat/completions",
-		"/v1/api/tags":                            "/v1/models",
-		"/inference":                              "/v1/audio/transcriptions",
-		"/health/":                                "/healthz",
-		"/v1/health":                              "/healthz",
-		"/ping":                                   "/healthz",
-		"":                                        "",
-		"/" + strings.Repeat("a/", 4000):          "",
+	const models, chat, text, speech, health = "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/audio/speech", "/healthz"
+	long := "/" + strings.Repeat("a", 256-len("/"+chat))
+	paths := map[string]string{
+		"/v1/chat/completions/": chat, "/v1//chat/completions": chat, "/v1/v1/chat/completions": chat, "/V1/Chat/Completions": chat,
+		"/openai/deployments/f0/chat/completions": chat, "/v1/engines/f0/completions": text, "/api/v1/rerank": "/v1/rerank", "/v3/rerank": "/v1/rerank",
+		"/rerank/": "/rerank", "/x/v2/rerank": "/v2/rerank", "/v1/tokenize": "/tokenize", "/v1/slots": "", "/slots": "", "/pause": "", "/v1/load_lora_adapter": "",
+		"/v1beta/models/m:generateContent": chat, "/v1beta/models/m:streamGenerateContent": chat, "": "", "/" + strings.Repeat("a/", 4000): "",
+		long + chat: chat, "/" + long + chat: "", // at the bound, and behind it
+		"/v1/embeddings": "", // it is the one
+		// typing errors, and other endings
+		"/v1/scroe": "/v1/score", "/v1/csroe": "/v1/score", "/v1/toke": "", "/v1/tokenise": "/tokenize", "/v1/tokenisxx": "/tokenize", "/v1/complete": text,
+		"/v1/chat/completion": chat, "/embedings": "/v1/embeddings", "/v1/embex": "", "/v1/tokez": "/tokenize", "/v1/embexxxngs": "/v1/embeddings", "/v1/embeddixx": "/v1/embeddings", "/v1/rereak": "/v1/rerank",
+	}
+	for _, e := range openai.Endpoints {
+		if short := strings.TrimPrefix(e.Path, "/v1"); !openai.Public(short) {
+			paths[short], paths["/x"+short] = e.Path, e.Path
+		}
+	}
+	for meant, others := range map[string]string{
+		models: "/ /v1 /v1/ /info /api/tags /api/ps /api/show /api/version /models", chat: "/api/chat /v1/chat /v1chat/completions /invocations",
+		text: "/api/generate /generate /generate_stream /completion", "/v1/embeddings": "/api/embed", "/v1/audio/transcriptions": "/asr /inference",
+		speech: "/tts", health: "/health /ping /status /v1/health /version", "/openapi.json": "/docs",
 	} {
-		e := unknownpath.Error("this server does not answer", path)
-		if _, nearest, _ := strings.Cut(e.Message, " Nearest: "); e.Status != 404 || strings.Trim(nearest, "`.") != want {
-			t.Errorf("%.100q: %s", path, e.Message)
+		for path := range strings.FieldsSeq(others) {
+			paths[path], paths[strings.ToUpper(path)+"/"] = meant, meant
+			if !strings.HasPrefix(path, "/v1") && len(path) > 1 && path != "/models" {
+				paths["/v1"+path] = meant
+			}
+		}
+	}
+	for path, meant := range paths {
+		want := "Unknown endpoint: this server does not answer " + functions.Clip(path) + "."
+		if meant != "" {
+			want += " Nearest: `" + meant + "`."
+		} else {
+			want += " Models answer at /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses, /v1/messages and the like;" +
+				" GET /v1/models lists them."
+		}
+		if e := unknownpath.Error("this server does not answer", path); e.Status != 404 || e.Message != want {
+			t.Errorf("%.300q: %s\nwant %s", path, e.Message, want)
 		}
 	}
 }

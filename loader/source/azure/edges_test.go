@@ -17,6 +17,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/storage/azblob/container"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 	"github.com/thaw-dev/thaw/testkit"
 )
 
@@ -84,6 +85,9 @@ func TestFileOf(t *testing.T) {
 	if f, _, _ := fileOf(p, "a/", item(func(b *container.BlobItem) { b.Properties.ContentMD5 = make([]byte, 15) })); f.MD5 != nil {
 		t.Errorf("a digest of 15 bytes: %+v", f)
 	}
+	if f, ok, err := fileOf(p, "a/", nil); ok || source.KindOf(err) != source.Malformed {
+		t.Errorf("no item: %+v, %v, %v", f, ok, err)
+	}
 	for name, change := range map[string]func(b *container.BlobItem){
 		"no name":       func(b *container.BlobItem) { b.Name = nil },
 		"no properties": func(b *container.BlobItem) { b.Properties = nil },
@@ -107,9 +111,10 @@ func TestFileOf(t *testing.T) {
 	}
 	for name, change := range map[string]func(b *container.BlobItem){
 		"not a marker": func(b *container.BlobItem) {
-			b.Metadata = map[string]*string{"hdi_isfolder": to.Ptr("false"), "x": nil}
+			b.Metadata = map[string]*string{"hdi_isfolder": to.Ptr("false"), "x": nil, "y": to.Ptr("true")}
 		},
-		"a file": func(b *container.BlobItem) { b.Properties.ResourceType = to.Ptr("file") },
+		"a marker of nothing": func(b *container.BlobItem) { b.Metadata = map[string]*string{"hdi_isfolder": nil} },
+		"a file":              func(b *container.BlobItem) { b.Properties.ResourceType = to.Ptr("file") },
 	} {
 		if f, ok, err := fileOf(p, "a/", item(change)); !ok || err != nil {
 			t.Errorf("%s: %+v, %v, %v", name, f, ok, err)
@@ -128,14 +133,14 @@ func TestServiceMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := strings.Repeat("x", maxMessage)
+	long := strings.Repeat("x", 500)
 	for message, want := range map[string]string{
 		"The blob is gone.\nRequestId:1\nTime:2": "The blob is gone", " a\tb ": "a b", long: long, long + "y": long + "…", "": "", "of sig=x": "", "of c2lnbmF0dXJl=": "",
 		"of c2lnbmF0dXJl%3D": "", "of SIGNED": "", "of abc": "of abc",
 	} {
-		r := &http.Response{Body: io.NopCloser(strings.NewReader("\ufeff<Error><Message>" + message + "</Message></Error>")),
+		r := &http.Response{StatusCode: 403, Body: io.NopCloser(strings.NewReader("\ufeff<Error><Message>" + message + "</Message></Error>")),
 			Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}}}
-		if got := serviceMessage(r); got != want {
+		if got := httpsource.Words(r); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
 		}
 	}
@@ -143,15 +148,12 @@ func TestServiceMessage(t *testing.T) {
 		"Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]": "no: Signature not valid in the specified time frame: Start [a] - Expiry [b] - Current [c]",
 		"Signature did not match. String to sign used was r\n":                                  "no", "The MAC signature 'SIGNED' is not the same": "no", "": "no",
 	} {
-		r := &http.Response{Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}},
+		r := &http.Response{StatusCode: 403, Request: &http.Request{URL: at, Header: http.Header{"Authorization": {"SharedKey abc:SIGNED"}}},
 			Body: io.NopCloser(strings.NewReader("<Error><Message>no.</Message><AuthenticationErrorDetail>" + detail +
 				"</AuthenticationErrorDetail></Error>"))}
-		if got := serviceMessage(r); got != want {
+		if got := httpsource.Words(r); got != want {
 			t.Errorf("%q: %q, want %q", detail, got, want)
 		}
-	}
-	if serviceMessage(nil) != "" || serviceMessage(&http.Response{Body: io.NopCloser(strings.NewReader("<"))}) != "" {
-		t.Error("without a request")
 	}
 }
 
@@ -196,5 +198,52 @@ func TestExpiredSAS(t *testing.T) {
 			want == "" && strings.Contains(err.Error(), "expired at") || !strings.Contains(err.Error(), "put it in AZURE_STORAGE_SAS_TOKEN") {
 			t.Errorf("%s: %v", ends, err)
 		}
+	}
+}
+
+// TestListings: markers of folders are no files, a listing has its bound, and a blob without
+// length or version is none.
+func TestListings(t *testing.T) {
+	blobs, fields := 0, []string(nil)
+	srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			for i := 0; i < len(fields); i += 2 {
+				w.Header().Set(fields[i], fields[i+1])
+			}
+			return
+		}
+		item := func(name string) {
+			fmt.Fprintf(w, "<Blob><Name>m/%s</Name><Properties><Etag>1</Etag><Content-Length>2</Content-Length></Properties></Blob>", name)
+		}
+		w.Header().Set("Content-Type", "application/xml")
+		fmt.Fprint(w, "<EnumerationResults><Blobs>")
+		item("")
+		for i := range blobs {
+			item(fmt.Sprint(i))
+		}
+		item("sub/")
+		fmt.Fprint(w, "</Blobs></EnumerationResults>")
+	}))
+	s := New(Options{Endpoint: srv.URL, Getenv: func(name string) string {
+		return map[string]string{"AZURE_STORAGE_ACCOUNT": "abc", "AZURE_STORAGE_SAS_TOKEN": "sig=x"}[name]
+	}})
+	t.Cleanup(s.Close)
+	for n, want := range map[int]source.Kind{0: source.NotFound, 2: "", maxBlobs: "", maxBlobs + 1: source.Refused} {
+		blobs = n
+		if plan, err := s.Plan(t.Context(), "az://abc/www/m", nil); source.KindOf(err) != want || want == "" && len(plan.Files) != n {
+			t.Errorf("%d blobs: %d, %v", n, len(plan.Files), err)
+		}
+	}
+	for _, fields = range [][]string{{"Content-Length", "2"}, {"ETag", `"1"`, "Transfer-Encoding", "chunked"}, {"ETag", `"1"`, "Content-Length", "2"}} {
+		plan, err := s.Plan(t.Context(), "az://abc/www/m.gguf", nil)
+		if whole := len(fields) == 4 && fields[3] == "2"; whole != (err == nil) || !whole && source.KindOf(err) != source.Malformed {
+			t.Errorf("%q: %+v, %v", fields, plan, err)
+		}
+	}
+	before, _ := parse("az://abc/www/m")
+	if first, _ := s.accessTo(before); first == nil {
+		t.Error("no access")
+	} else if again, _ := s.accessTo(before); again != first {
+		t.Error("a container has a second client")
 	}
 }

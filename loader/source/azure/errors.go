@@ -1,22 +1,15 @@
 package azure
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
-	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
 	"github.com/thaw-dev/thaw/loader/source"
@@ -35,15 +28,13 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 	case noIdentity(err):
 		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), a.setUp
 		if failed, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
-			if m := identityMessage(failed.RawResponse); m != "" {
-				e.Detail += ": " + m
-			}
+			addWords(e, failed.RawResponse)
 		}
 		return e
 	case !ok:
 		no := httpsource.NoAnswer(err)
 		e.Kind, e.Detail, e.Fix = no.Kind, p.describe()+" cannot be reached: "+no.Detail, no.Fix
-		if no.Kind == source.Unavailable {
+		if no.Fix == httpsource.CheckNetwork {
 			e.Fix = "check the account's name and this machine's network"
 		}
 		return e
@@ -82,16 +73,14 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Kind, e.Fix = source.Refused,
 			"the service may not support version "+serviceVersion+" of the API: upgrade it, or start Azurite with --skipApiVersionCheck"
 	case status == 408 || status == 425 || status == 429 || status >= 500:
-		e.Kind, e.Busy = source.Unavailable, status == 429 || status == 503
+		e.Kind, e.Busy, e.Fix = source.Unavailable, status == 429 || status == 503, httpsource.TryLater
 		if r.RawResponse != nil {
 			e.RetryAfter = httpsource.RetryAfter(r.RawResponse.Header, time.Now())
 		}
 	default:
 		e.Kind = source.Refused
 	}
-	if m := serviceMessage(r.RawResponse); m != "" {
-		e.Detail += ": " + m
-	}
+	addWords(e, r.RawResponse)
 	if fix := codeFixes[code]; strings.HasSuffix(fix, "; else ") {
 		e.Fix = fix + a.fix
 	} else if fix != "" {
@@ -114,6 +103,8 @@ var codeFixes = map[string]string{
 	"AuthorizationProtocolMismatch":       "the SAS is for https alone: use the https endpoint",
 	"AuthorizationResourceTypeMismatch":   "the SAS is not for containers and objects: make one with srt=co",
 	"AuthorizationServiceMismatch":        "the SAS is not for Blob Storage: make one with ss=b",
+	"BlobBeingRehydrated":                 "the blob is on its way out of the archive tier, which takes hours: try again after that",
+	"KeyVaultEncryptionKeyNotFound":       "the key in Key Vault that encrypts the account is gone or closed to it: restore it",
 	"ContainerBeingDeleted":               "the container is being deleted",
 	"BlobUsesCustomerSpecifiedEncryption": "the blob is encrypted with a key of the customer's own, which is not sent: store it without one",
 	"OutOfRangeInput":                     "check the container's name: 3 to 63 small letters, digits and -",
@@ -126,77 +117,11 @@ func unsupported(code string) bool {
 	return code == "FeatureNotSupported" || code == "UnsupportedHeader"
 }
 
-const maxMessage = 500
-
-// serviceMessage returns the first line of the message in the body of a refusal; ""
-// where there is none. A message that repeats the request's signature or token is left
-// out. The first line of AuthenticationErrorDetail follows, unless it holds a credential as the
-// string that was signed does.
-func serviceMessage(r *http.Response) string {
-	var e struct{ Message, AuthenticationErrorDetail string }
-	part := func(text *string) string {
-		return refusalMessage(r, func(body []byte) (string, error) {
-			err := xml.Unmarshal(bytes.TrimPrefix(body, []byte("\xef\xbb\xbf")), &e)
-			return *text, err
-		})
-	}
-	m, detail := part(&e.Message), part(&e.AuthenticationErrorDetail)
-	if detail != "" && !strings.Contains(strings.ToLower(detail), "string to sign") {
-		m = strings.TrimPrefix(m+": "+detail, ": ")
-	}
-	return m
-}
-
-// identityMessage is serviceMessage of what gives identities their tokens.
-func identityMessage(r *http.Response) string {
-	var e struct {
-		Description string `json:"error_description"`
-	}
-	return refusalMessage(r, func(body []byte) (string, error) {
-		err := json.Unmarshal(body, &e)
-		return e.Description, err
-	})
-}
-
-func refusalMessage(r *http.Response, message func(body []byte) (string, error)) string {
-	if r == nil || r.Request == nil {
-		return ""
-	}
-	body, err := runtime.Payload(r) // which the SDK has read and keeps
-	if err != nil {
-		return ""
-	}
-	m, err := message(body)
-	if err != nil {
-		return ""
-	}
-	// The lines that follow are an id and the time.
-	m, _, _ = strings.Cut(strings.TrimSpace(m), "\n")
-	m = strings.TrimSpace(strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) {
-			return ' '
+// addWords adds the reason that a server gave.
+func addWords(e *source.Error, r *http.Response) {
+	if r != nil && r.Body != nil { // which the SDK has read and keeps
+		if words := httpsource.Words(r); words != "" {
+			e.Detail += ": " + words
 		}
-		return c
-	}, m))
-	if holdsSecret(m, r.Request) {
-		return ""
 	}
-	if len(m) > maxMessage {
-		m = strings.ToValidUTF8(m[:maxMessage], "") + "…"
-	}
-	return strings.TrimSuffix(m, ".")
-}
-
-// holdsSecret reports whether text repeats the credential of a request.
-func holdsSecret(text string, req *http.Request) bool {
-	if strings.Contains(text, "sig=") {
-		return true
-	}
-	// SharedKey ACCOUNT:SIGNATURE, or Bearer TOKEN.
-	authorization := req.Header.Get("Authorization")
-	secrets := []string{authorization[strings.LastIndexAny(authorization, " :")+1:], req.Header.Get("X-Identity-Header")}
-	for _, signature := range req.URL.Query()["sig"] {
-		secrets = append(secrets, signature, url.QueryEscape(signature))
-	}
-	return slices.ContainsFunc(secrets, func(s string) bool { return s != "" && strings.Contains(text, s) })
 }

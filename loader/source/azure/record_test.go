@@ -18,18 +18,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
-	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
-
-// describe is all that an error of this package holds.
-func describe(err error) string {
-	e, ok := errors.AsType[*source.Error](err)
-	if !ok {
-		return fmt.Sprint(err)
-	}
-	return fmt.Sprintf("%s busy %v after %v: %s", e.Kind, e.Busy, e.RetryAfter, e)
-}
 
 // TestRecordOfRefusals: what is made of each status and code of the service, and of errors
 // before it answers.
@@ -62,7 +52,7 @@ func TestRecordOfRefusals(t *testing.T) {
 				continue
 			}
 			r := &azcore.ResponseError{StatusCode: status, ErrorCode: code, RawResponse: refusal(status, "")}
-			line := strings.Replace(describe(sdkError(t.Context(), p, a, "f", r)), fmt.Sprint(": ", status), ": STATUS", 1)
+			line := strings.Replace(sourcetest.Describe(sdkError(t.Context(), p, a, "f", r)), fmt.Sprint(": ", status), ": STATUS", 1)
 			if line != before {
 				fmt.Fprintf(&out, "%q %d: %s\n", code, status, line)
 			}
@@ -72,14 +62,14 @@ func TestRecordOfRefusals(t *testing.T) {
 	for _, text := range []string{"", "Words.", "\u00e4\u00a0b\tc\n d", strings.Repeat("\u00e4", 251), strings.Repeat("x", 499) + "\u00e4", "of SIGNED", "of IDENTITY", "of abc", "of c2ln YXR1cmU=", "of c2ln%20YXR1cmU%3D", "of c2ln+YXR1cmU%3D",
 		"sig=x"} {
 		r := &azcore.ResponseError{StatusCode: 409, RawResponse: refusal(409, message(text))}
-		fmt.Fprintf(&out, "message %.40q: %s\n", text, describe(sdkError(t.Context(), p, a, "", r)))
+		fmt.Fprintf(&out, "message %.40q: %s\n", text, sourcetest.Describe(sdkError(t.Context(), p, a, "", r)))
 	}
 	for _, body := range []string{"", "no JSON", `{"error_description":"AADSTS70011: The scope is not valid.\r\nTrace ID: 1"}`, `{"error_description":"of IDENTITY"}`} {
 		failed := &azidentity.AuthenticationFailedError{RawResponse: refusal(400, body)}
-		fmt.Fprintf(&out, "no token, %.40q: %s\n", body, describe(sdkError(t.Context(), p, a, "f", failed)))
+		fmt.Fprintf(&out, "no token, %.40q: %s\n", body, sourcetest.Describe(sdkError(t.Context(), p, a, "f", failed)))
 	}
 	for _, err := range []error{errors.New("DefaultAzureCredential: no one"), io.EOF, http.ErrSchemeMismatch} {
-		fmt.Fprintf(&out, "%v: %s\n", err, describe(sdkError(t.Context(), p, a, "f", err)))
+		fmt.Fprintf(&out, "%v: %s\n", err, sourcetest.Describe(sdkError(t.Context(), p, a, "f", err)))
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	over := errors.New("over")
@@ -158,4 +148,24 @@ func TestContainersApart(t *testing.T) {
 	if fmt.Sprint(asked) != fmt.Sprint(want) {
 		t.Errorf("asked for %q, want %q", asked, want)
 	}
+}
+
+// TestRecordOfLocations: what is read from each location, whole or with a part that is not one.
+func TestRecordOfLocations(t *testing.T) {
+	long := strings.Repeat
+	parts := []string{"", ".", "..", "a", "abc", "a1", "ab", "Abc", "a-c", "a--c", "-ac", "ac-", "a_c", "a b", "a%20b", "\u00fc", "a\x00", "a\x1fb", "a\x7fb", `a\b`, "a?b", "a#b", "a@b", "$root", "$web",
+		"$logs", long("a", 24), long("a", 25), long("a", 63), long("a", 64), "a/b", "a//b", "%zz"}
+	var out strings.Builder
+	for _, form := range []string{"az://%s/ccc/x", "az://abc/%s", "az://abc/%s/x", "az://abc/ccc/%s", "az://abc/ccc/x/%s/", "https://%s.blob.core.windows.net/ccc/x",
+		"https://abc.blob.core.windows.net/ccc/%s", "https://abc.%sblob.core.windows.net/ccc", "s3://%s/ccc"} {
+		for _, part := range parts {
+			p, err := parse(fmt.Sprintf(form, part))
+			if err != nil {
+				fmt.Fprintf(&out, "%s %.30q: %s\n", form, part, strings.ReplaceAll(sourcetest.Describe(err), fmt.Sprintf(form, part), "IT"))
+			} else {
+				fmt.Fprintf(&out, "%s %.30q: %q %q %q at %q\n", form, part, p.account, p.container, p.prefix, p.endpoint)
+			}
+		}
+	}
+	sourcetest.Compare(t, "locations.txt", out.String())
 }

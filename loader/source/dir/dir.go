@@ -55,8 +55,7 @@ func openFolder(folder string) (openedFolder, error) {
 		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder",
 			"paths in a model file are relative to that file; the hub is hf://ORG/REPO")
 	case errors.Is(err, fs.ErrPermission):
-		return openedFolder{},
-			&source.Error{Kind: source.Denied, Detail: "the folder may not be read", Fix: "let the user that runs thaw read it"}
+		return openedFolder{}, unreadable("the folder may not be read", err)
 	case err != nil:
 		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be read", Err: errors.Unwrap(err)}
 	case fi.Mode().IsRegular():
@@ -83,7 +82,7 @@ func openFolder(folder string) (openedFolder, error) {
 		p.sub, p.hub = path.Join("snapshots", filepath.Base(real)), true
 	}
 	if p.root, err = os.OpenRoot(p.top); err != nil {
-		return openedFolder{}, &source.Error{Kind: source.Broken, Detail: "the folder cannot be opened", Err: err}
+		return openedFolder{}, unreadable("the folder cannot be opened", errors.Unwrap(err))
 	}
 	return p, nil
 }
@@ -257,11 +256,7 @@ func (s Source) Open(file source.File) (*os.File, error) {
 	// another process to write, and refused below.
 	f, err := p.root.OpenFile(full, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		kind := source.Broken
-		if errors.Is(err, fs.ErrPermission) {
-			kind = source.Denied
-		}
-		return nil, withLocation(folder, file.Name, &source.Error{Kind: kind, Detail: "cannot be opened", Err: errors.Unwrap(err)})
+		return nil, withLocation(folder, file.Name, unreadable("cannot be opened", errors.Unwrap(err)))
 	}
 	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || version(fi) != file.Version {
 		f.Close()
@@ -335,4 +330,13 @@ func write(ctx context.Context, folder, name string, body io.Reader, size int64)
 		return errors.Join(err, root.Remove(tmp))
 	}
 	return nil
+}
+
+// unreadable is the error of a folder or a file that cannot be opened.
+func unreadable(detail string, err error) *source.Error {
+	if errors.Is(err, fs.ErrPermission) {
+		return &source.Error{Kind: source.Denied, Detail: detail, Err: err,
+			Fix: "let the user that runs thaw read it, such as by chmod -R a+rX FOLDER"}
+	}
+	return &source.Error{Kind: source.Broken, Detail: detail, Err: err}
 }

@@ -110,6 +110,11 @@ func TestRecordOfFolders(t *testing.T) {
 		hub/models--o--r/snapshots/rev/g.txt -> ../../refs/main
 		hub/models--o--r/snapshots/rev/sub/h.json -> ../../../blobs/1
 		hub/models--o--r/snapshots/rev2/f.txt
+		hub/models--o--r/snapshots/rev/self.txt -> .
+		hub/models--o--r/other/rev/i.txt -> ../../blobs/1
+		hub/other/snapshots/rev/j.txt -> ../../blobs/1
+		hub/other/blobs/1
+		models--x/k.json
 		other/refs/main
 		other/a.json`)
 	before := openFiles(t)
@@ -117,7 +122,7 @@ func TestRecordOfFolders(t *testing.T) {
 	plain := func(s string) string { return strings.ReplaceAll(s, top, "TOP") }
 	for _, location := range []string{
 		"plain", "plain/", "links", "out", "need", "dead", "pipes", "shards", "shards/m-00001-of-00002.gguf", "half/m-00001-of-00002.gguf", "whole/m-00002-of-00002.gguf", "linked", "one.gguf", "hub/models--o--r",
-		"hub/models--o--r/snapshots", "hub/models--o--r/snapshots/rev", "hub/models--o--r/snapshots/rev/a.json", "other", "plain/config.json", "plain/empty", "pipes/README.md", "none", "plain/config.json/x",
+		"hub/models--o--r/snapshots", "hub/models--o--r/snapshots/rev", "hub/models--o--r/snapshots/rev/a.json", "hub/models--o--r/other/rev", "hub/other/snapshots/rev", "models--x", "other", "plain/config.json", "plain/empty", "pipes/README.md", "none", "plain/config.json/x",
 	} {
 		first := ""
 		for _, also := range []source.Globs{nil, {"README.md"}} {

@@ -13,9 +13,13 @@ import (
 func TestRefusalsNameAWayOut(t *testing.T) {
 	s := New(Options{Getenv: os.Getenv})
 	for reason, want := range map[string]string{
-		"userProjectMissing": "the bucket's requester pays",
-		"required":           "the bucket's requester pays",
-		"invalid":            "check the bucket's name",
+		"userProjectMissing":  "the bucket's requester pays",
+		"required":            "the bucket's requester pays",
+		"invalid":             "check the bucket's name",
+		"accountDisabled":     "restore its billing",
+		"accessNotConfigured": "enable the Cloud Storage JSON API",
+		"resourceIsEncryptedWithCustomerEncryptionKey": "a key of the customer's own",
+		"cloudKmsPermissionDenied":                     "restore the key in Cloud KMS",
 	} {
 		r := &http.Response{StatusCode: 400, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader(`{"error":{"errors":[{"reason":"` + reason + `"}]}}`))}

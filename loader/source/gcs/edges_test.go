@@ -194,7 +194,7 @@ func TestNoToken(t *testing.T) {
 	written := s.Write(t.Context(), "gs://bucket/a", "x", strings.NewReader("x"), 1)
 	for what, err := range map[string]error{"plan": planned, "read": read, "write": written} {
 		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(),
-			"with the credentials of GOOGLE_APPLICATION_CREDENTIALS: no file that can be read has this name (set GOOGLE_") {
+			`with the credentials of GOOGLE_APPLICATION_CREDENTIALS: "/none.json" cannot be read: no such file or directory (set GOOGLE_`) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

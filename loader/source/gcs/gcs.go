@@ -200,10 +200,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	return body, httpsource.GoneIsChanged(err)
 }
 
-// responseError returns the bucket's refusal of a request with one of these tokens. Its message
-// is dropped.
+// responseError returns the bucket's refusal of a request with one of these tokens.
 func responseError(r *http.Response, p bucketLocation, name string, shown *tokens) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	var body struct {
 		Error struct {
 			Errors []struct {
@@ -218,14 +217,19 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 		reason = body.Error.Errors[0].Reason
 		e.Detail += fmt.Sprintf(" %q", reason)
 	}
+	if r.StatusCode == 401 || r.StatusCode == 403 {
+		e.Detail += ", with " + shown.describe()
+	}
+	if words != "" {
+		e.Detail += ": " + words
+	}
 	switch r.StatusCode {
 	case 400:
 		e.Fix = "check the bucket's name and STORAGE_EMULATOR_HOST"
-		if reason == "required" || reason == "userProjectMissing" {
-			e.Fix = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
+		if reason == "required" {
+			e.Fix = requesterPays
 		}
 	case 401, 403:
-		e.Detail += ", with " + shown.describe()
 		e.Fix = "give it the role Storage Object Viewer on the bucket; " + howTo
 	case 404:
 		e.Fix = "check bucket and prefix; names are case-sensitive"
@@ -234,8 +238,25 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 	case 304:
 		e.Kind = source.Changed
 	}
+	e.Fix = cmp.Or(reasonFixes[reason], e.Fix)
 	return e
 }
+
+// reasonFixes is what helps against reasons that say more than their status.
+var reasonFixes = map[string]string{
+	"userProjectMissing":                           requesterPays,
+	"accountDisabled":                              "have the owner of the bucket's project restore its billing",
+	"accessNotConfigured":                          "enable the Cloud Storage JSON API in that project",
+	"insufficientPermissions":                      "give this machine the access scope devstorage.read_only, or another credential",
+	"vpcServiceControlsUniqueIdentifier":           "have this machine's network let in by the VPC Service Controls of the bucket's project",
+	"resourceIsEncryptedWithCustomerEncryptionKey": "an object that is encrypted with a key of the customer's own is not read: store it without one",
+	"cloudKmsCryptoKeyDestroyed":                   kmsKey, "cloudKmsDisabledCryptoKey": kmsKey, "cloudKmsPermissionDenied": kmsKey,
+}
+
+const (
+	requesterPays = "the bucket's requester pays, which is not done: have its owner change that, or copy the model"
+	kmsKey        = "restore the key in Cloud KMS that encrypts the object, and let Cloud Storage's service agent use it"
+)
 
 // Write stores body as the object name below location, replacing it. The object
 // appears when its last byte has arrived. Only compile caches of engines are written,

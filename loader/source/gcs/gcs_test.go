@@ -78,7 +78,7 @@ func TestErrors(t *testing.T) {
 		_, perr := s.Plan(t.Context(), bucket+"/m", nil)
 		_, rerr := s.Read(t.Context(), plan.Files[0], 0, 10)
 		if source.KindOf(perr) != tc.plan || source.KindOf(rerr) != tc.read || !strings.Contains(perr.Error(), tc.wantText) ||
-			strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
+			!strings.Contains(perr.Error(), ": the reason") || strings.Contains(perr.Error()+rerr.Error(), "CANARY") {
 			t.Errorf("%d: %v; %v", tc.status, perr, rerr)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,10 +20,13 @@ import (
 
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/google"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
-const howTo = "set GOOGLE_APPLICATION_CREDENTIALS, run gcloud auth application-default login, give this machine an identity, or set " +
-	"THAW_GCS_ANONYMOUS=true for a public bucket"
+const howTo = "set GOOGLE_APPLICATION_CREDENTIALS to the path of a credentials file, run gcloud auth application-default login, " +
+	"give this machine an identity, or set THAW_GCS_ANONYMOUS=true for a public bucket"
 
 // Scopes: what a token lets its bearer do.
 const (
@@ -47,7 +51,7 @@ type tokens struct {
 func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 	t := &tokens{env: env, scope: scope, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
-		IdleConnTimeout: 10 * time.Second,
+		IdleConnTimeout: 10 * time.Second, TLSClientConfig: &tls.Config{RootCAs: httpsource.Roots()},
 	}}}
 	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
 		t.anonymous, t.origin = true, "nothing shown"
@@ -77,7 +81,7 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 	if t.file != nil {
 		tok, err := t.file.Token()
 		if err != nil {
-			return "", errors.New("the private key is malformed, or Google gives none for it") // without the cause, which may hold what was sent
+			return "", errors.New(tokenFailure(err))
 		}
 		t.store(tok.AccessToken, time.Until(tok.Expiry))
 		return t.token, nil
@@ -106,30 +110,67 @@ func (t *tokens) findCredentials() error {
 		}
 	}
 	raw, err := os.ReadFile(name)
-	if err != nil {
-		if must {
-			t.origin = how
-			return errors.New("no file that can be read has this name")
-		}
+	if err != nil && !must {
 		return nil
 	}
 	t.origin = how
+	switch {
+	case err != nil && strings.ContainsAny(name, "{\n") || strings.HasPrefix(name, "ey") && len(name) > 200: // or base64
+		return errors.New("it holds the credentials themselves: write them to a file as JSON, and set it to the path of that file")
+	case err != nil:
+		return fmt.Errorf("%q cannot be read: %w", functions.Clip(name), errors.Unwrap(err))
+	}
 	// The token source outlives the request that needed it first; its client
 	// bounds every exchange.
 	clientCtx := context.WithValue(context.Background(), oauth2.HTTPClient, t.http)
 	var kind struct {
-		Type google.CredentialsType `json:"type"`
+		Type           google.CredentialsType `json:"type"`
+		Installed, Web any
 	}
 	raw = bytes.TrimPrefix(raw, []byte("\ufeff"))
-	if json.Unmarshal(raw, &kind) != nil || !slices.Contains(kinds, kind.Type) {
-		return errors.New("the file is not the JSON of credentials, as gcloud or the console writes it, with a type")
+	at := fmt.Sprintf("%q ", functions.Clip(name))
+	if err := json.Unmarshal(raw, &kind); err != nil {
+		return errors.New(at + "is not the JSON of credentials, as gcloud or the console writes it")
+	}
+	switch {
+	case kind.Installed != nil || kind.Web != nil:
+		return errors.New(at + "is of an OAuth client, which has no rights of its own: make a key of a service account, or log in with " +
+			"gcloud auth application-default login")
+	case !slices.Contains(kinds, kind.Type):
+		return fmt.Errorf("%shas the type %q, which is none of %q", at, functions.Clip(string(kind.Type)), kinds)
 	}
 	cred, err := google.CredentialsFromJSONWithType(clientCtx, raw, kind.Type, t.scope)
 	if err != nil {
-		return errors.New("the file is not the JSON of credentials, as gcloud or the console writes it, with a type")
+		return fmt.Errorf("%sof type %s is not complete: %s", at, kind.Type, httpsource.CleanWords(err.Error(), nil))
 	}
 	t.file = cred.TokenSource
 	return nil
+}
+
+// tokenFailure describes why there is no token: in the words of the server that was to give it,
+// or of the library about its file. Anything else may hold what was sent.
+func tokenFailure(err error) string {
+	text := err.Error()
+	if begin := strings.IndexByte(text, '{'); begin >= 0 {
+		if words := httpsource.MessageOf([]byte(text[begin:])); words != "" {
+			return words
+		}
+	}
+	if r, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+		if words := httpsource.CleanWords(cmp.Or(r.ErrorDescription, r.ErrorCode), nil); words != "" {
+			return words
+		}
+		return fmt.Sprintf("the server of tokens answered %d", r.Response.StatusCode)
+	}
+	for _, mark := range []string{"oauth2/google/externalaccount: ", "oauth2/google: ", "google: ", "executable "} {
+		if _, words, ok := strings.Cut(text, mark); ok {
+			return httpsource.CleanWords(words, nil)
+		}
+	}
+	if strings.Contains(text, "cannot fetch token: Post ") {
+		return "the server of tokens cannot be reached" + httpsource.CleanWords(text[strings.LastIndex(text, `": `)+1:], nil)
+	}
+	return "the private key is malformed"
 }
 
 // fetchFromMetadata asks the metadata server, one hop away; without one, access is
@@ -162,7 +203,7 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	}
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
 	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
-		return "", fmt.Errorf("the metadata server answers %d", r.StatusCode)
+		return "", fmt.Errorf("the metadata server answers %d %s", r.StatusCode, httpsource.MessageOf(raw))
 	}
 	t.store(tok.Token, time.Duration(tok.ExpiresIn)*time.Second)
 	return t.token, nil

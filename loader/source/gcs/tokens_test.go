@@ -2,6 +2,12 @@ package gcs
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -57,6 +63,65 @@ func TestKindsOfCredentials(t *testing.T) {
 		k := newTokens(func(v string) string { return map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": name}[v] }, false, scopeRead)
 		if err := k.findCredentials(); err != nil || k.file == nil {
 			t.Errorf("%s: %v", kind, err)
+		}
+		k.close()
+	}
+}
+
+// TestCredentialsThatGiveNone: what is wrong with the credentials is said, in the words of the
+// server of tokens where there are some, and nothing of them is shown.
+func TestCredentialsThatGiveNone(t *testing.T) {
+	var answer string
+	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, answer, http.StatusBadRequest)
+	}))
+	defer tokens.Close()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(fields map[string]any) string {
+		b, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	account := map[string]any{"type": "service_account", "client_email": "a@b", "token_uri": tokens.URL,
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))}
+	outside := map[string]any{"type": "external_account", "audience": "//iam.googleapis.com/x", "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+		"token_url": "https://sts.googleapis.com/v1/token", "credential_source": map[string]any{"file": "/none/token"}}
+	folder := t.TempDir()
+	for _, c := range []struct{ value, file, answer, want string }{
+		{value: `{"type":"service_account","private_key":"CANARY"}`, want: "it holds the credentials themselves: write them to a file as JSON"},
+		{value: "\n" + text(account), want: "it holds the credentials themselves"},
+		{value: base64.StdEncoding.EncodeToString([]byte(text(account))), want: "it holds the credentials themselves"},
+		{value: "/none/key.json", want: `"/none/key.json" cannot be read: no such file or directory`},
+		{value: folder, want: "cannot be read: is a directory"},
+		{file: "CANARY", want: "is not the JSON of credentials"},
+		{file: `{"installed":{"client_id":"x","client_secret":"CANARY"}}`, want: "is of an OAuth client"},
+		{file: `{"web":{"client_id":"x","client_secret":"CANARY"}}`, want: "is of an OAuth client"},
+		{file: `{"client_email":"a@b"}`, want: `has the type "", which is none of ["service_account" "authorized_user"`},
+		{file: `{"type":"gdch_service_account"}`, want: `has the type "gdch_service_account", which is none of`},
+		{file: `{"type":"impersonated_service_account","x":"CANARY"}`, want: "of type impersonated_service_account is not complete: missing 'source_credentials' field"},
+		{file: `{"type":"service_account","client_email":"a@b","private_key":"CANARY","token_uri":"https://x.example"}`, want: "the private key is malformed"},
+		{file: text(account), answer: `{"error":"invalid_grant","error_description":"Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe. Check your iat and exp values."}`,
+			want: "Token must be a short-lived token (60 minutes)"},
+		{file: text(account), answer: `{"error":"invalid_grant"}`, want: "invalid_grant"},
+		{file: text(account), answer: "<html>", want: "the server of tokens answered 400"},
+		{file: text(outside), want: `failed to open credential file "/none/token"`},
+	} {
+		answer = c.answer
+		if c.file != "" {
+			c.value = filepath.Join(folder, "key.json")
+			if err := os.WriteFile(c.value, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k := newTokens(func(v string) string { return map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": c.value}[v] }, false, scopeRead)
+		if _, err := k.get(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") ||
+			strings.Contains(err.Error(), "BEGIN") {
+			t.Errorf("%.60s%.60s: %v\nlacks %s", c.value, c.file, err, c.want)
 		}
 		k.close()
 	}

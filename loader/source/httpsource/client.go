@@ -22,7 +22,7 @@ type Options struct {
 	Follow bool
 	// Dial replaces the network; nil: this machine's.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Roots that server certificates are checked against; the system's when nil.
+	// Roots that server certificates are checked against; Roots() when nil.
 	Roots *x509.CertPool
 
 	resolver *net.Resolver // of tests
@@ -38,15 +38,19 @@ const (
 )
 
 func Client(o Options) *http.Client {
+	if o.Roots == nil {
+		o.Roots = Roots()
+	}
 	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		TLSHandshakeTimeout:   handshakeTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		IdleConnTimeout:       60 * time.Second,
-		MaxIdleConns:          0, // the bound is per host
-		MaxIdleConnsPerHost:   Conns,
-		MaxConnsPerHost:       Conns,
+		Proxy:                  http.ProxyFromEnvironment,
+		OnProxyConnectResponse: checkConnect,
+		TLSHandshakeTimeout:    handshakeTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
+		IdleConnTimeout:        60 * time.Second,
+		MaxIdleConns:           0, // the bound is per host
+		MaxIdleConnsPerHost:    Conns,
+		MaxConnsPerHost:        Conns,
 		// Body bytes that arrive with the header are copied once more out of this
 		// buffer; everything after goes straight to the reader, because reads
 		// are larger than it. So it is small.

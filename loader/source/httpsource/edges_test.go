@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -31,6 +32,9 @@ func (b *trackedBody) Close() error {
 // answer is one of a server to a ranged GET.
 func answer(ctx context.Context, status int, body io.Reader, length int64, fields ...string) (*http.Response, *trackedBody) {
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://models.example/f", nil)
+	if body == nil {
+		body = http.NoBody
+	}
 	b := &trackedBody{Reader: body}
 	r := &http.Response{StatusCode: status, Header: http.Header{}, Body: b, ContentLength: length, Request: req}
 	for i := 0; i < len(fields); i += 2 {
@@ -67,11 +71,16 @@ func TestStatuses(t *testing.T) {
 		if e.Kind != want || e.Busy != busy || e.RetryAfter != after || e.Source != "s" || e.File != "f" ||
 			!strings.Contains(e.Detail, fmt.Sprint(status)) ||
 			strings.Contains(e.Error(), "other.example") != (status/100 == 3) || strings.Contains(e.Error(), "CANARY") ||
-			(e.Fix != "") != (status/100 == 3) {
+			strings.Contains(e.Detail, "overwritten") != (want == source.Changed) ||
+			(e.Fix != "") != (status/100 == 3 || status == 407 || want == source.Unavailable) {
 			t.Errorf("%d: %+v", status, e)
 		}
-		gone := GoneIsChanged(e)
-		if g, _ := errors.AsType[*source.Error](gone); g.Kind != map[bool]source.Kind{true: source.Changed, false: want}[want == source.NotFound] {
+		e.Fix = "check its name"
+		kept := *e
+		if want == source.NotFound {
+			kept.Kind, kept.Detail, kept.Fix = source.Changed, "is gone since it was listed", ""
+		}
+		if gone := GoneIsChanged(e); !reflect.DeepEqual(gone, &kept) {
 			t.Errorf("%d of a listed file: %v", status, gone)
 		}
 	}

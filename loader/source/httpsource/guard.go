@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -222,7 +223,8 @@ func checkRedirect(t *HostTrust) func(req *http.Request, via []*http.Request) er
 		case len(via) > maxRedirects:
 			return &source.Error{Kind: source.Refused, Detail: "redirects too often"}
 		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[len(via)-1].URL.Scheme == "https"):
-			return &source.Error{Kind: source.Refused, Detail: "redirects from https to something else"}
+			return source.Fail(source.Refused, "redirects from https to "+functions.Clip(req.URL.Scheme+"://"+req.URL.Host),
+				"name the https address that it is at")
 		}
 		if t == nil {
 			return nil

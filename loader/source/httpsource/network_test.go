@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,5 +79,28 @@ func TestNetworkFaults(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestProxyRefuses: what a proxy answers to CONNECT names the proxy, the host and the way out.
+func TestProxyRefuses(t *testing.T) {
+	for _, c := range []struct {
+		answer string
+		kind   source.Kind
+		want   string
+	}{
+		{"407 Proxy Authentication Required", source.Denied, "answered 407 for models.example:443 (the proxy asks for a login: HTTPS_PROXY=http://NAME"},
+		{"403 Forbidden", source.Refused, "answered 403 for models.example:443 (let it through there; NO_PROXY names"},
+		{"503 Service Unavailable", source.Unavailable, "answered 503 for models.example:443 (let it"},
+	} {
+		client := Client(Options{Dial: acceptAll("HTTP/1.1 " + c.answer + "\r\nContent-Length: 0\r\n\r\n")})
+		proxy := url.URL{Scheme: "http", Host: "proxy.example:3128", User: url.UserPassword("a", "CANARY")}
+		client.Transport.(*http.Transport).Proxy = http.ProxyURL(&proxy)
+		_, err := Send(t.Context(), client, http.MethodGet, "https://models.example/x?sig=CANARY", "s", "f", nil)
+		if source.KindOf(err) != c.kind || !strings.Contains(err.Error(), "the proxy proxy.example:3128 "+c.want) ||
+			strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%s: %v, want %s", c.answer, err, c.want)
+		}
+		client.CloseIdleConnections()
 	}
 }

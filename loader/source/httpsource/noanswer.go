@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -8,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -18,17 +21,48 @@ import (
 // URL. A mistake that another try does not mend is of kind Refused. Source and file are the
 // caller's.
 func NoAnswer(err error) *source.Error {
-	e := &source.Error{Kind: source.Refused}
-	if d, fix := tlsMistake(err); d != "" {
-		e.Detail, e.Fix = d, fix
-		return e
+	if e, ok := errors.AsType[*source.Error](err); ok { // of this package
+		return &source.Error{Kind: e.Kind, Detail: e.Detail, Fix: e.Fix}
 	}
-	fix := "check the host's name and this machine's network"
+	host, fix := "", CheckNetwork
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		if at, err := url.Parse(u.URL); err == nil {
+			host = at.Host + ": "
+		}
+	}
 	if o, ok := errors.AsType[*net.OpError](err); ok && o.Op == "proxyconnect" {
-		fix = "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
+		host, fix = "the proxy: ", "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
 	}
-	return &source.Error{Kind: source.Unavailable, Detail: cause(err), Fix: fix}
+	if d, fix := tlsMistake(err); d != "" {
+		return source.Fail(source.Refused, host+d, fix)
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		host = "" // named by the cause
+	}
+	return source.Fail(source.Unavailable, host+cause(err), fix)
 }
+
+// CheckNetwork and TryLater are the ways out where a server gives no answer, or has a problem.
+const (
+	CheckNetwork = "check the host's name and this machine's network"
+	TryLater     = "the server has a problem, or what is between: try again later"
+)
+
+// checkConnect refuses what a proxy answers to CONNECT, but for 200.
+func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.Response) error {
+	kind, fix := source.Refused, "let it through there; NO_PROXY names hosts that are asked without the proxy"
+	switch {
+	case r.StatusCode == http.StatusOK:
+		return nil
+	case r.StatusCode == http.StatusProxyAuthRequired:
+		kind, fix = source.Denied, proxyLogin
+	case r.StatusCode >= 500:
+		kind = source.Unavailable
+	}
+	return source.Fail(kind, fmt.Sprintf("the proxy %s answered %d for %s", proxy.Host, r.StatusCode, req.Host), fix)
+}
+
+const proxyLogin = "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
 
 // tlsMistake describes what is wrong with a certificate or a port, and its way out; "" where
 // the error is another.
@@ -46,7 +80,7 @@ func tlsMistake(err error) (detail, fix string) {
 			by = fmt.Sprintf(" (%q)", functions.Clip(chain[len(chain)-1].Issuer.String()))
 		}
 		return "its certificate is from an authority that this machine does not know" + by,
-			"add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew"
+			"add its CA to those of this machine, or name a file with it in SSL_CERT_FILE, and start thaw anew" + unreadableRoots()
 	}
 	if h, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("its certificate is not for %q", functions.Clip(h.Host)), "use a name that is in the certificate"
@@ -58,6 +92,45 @@ func tlsMistake(err error) (detail, fix string) {
 		return "its certificate is not valid: " + c.Error(), "give the server one that is valid"
 	}
 	return "", ""
+}
+
+// caVariables name files with authorities beside the machine's, as other clients of the same
+// servers know them. SSL_CERT_FILE and SSL_CERT_DIR are those of crypto/x509.
+var caVariables = []string{"AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+
+// Roots returns the machine's authorities and those of the files that caVariables name; nil,
+// which is the machine's, without any.
+func Roots() *x509.CertPool {
+	var pool *x509.CertPool
+	for _, name := range caVariables {
+		pem, err := os.ReadFile(os.Getenv(name))
+		if err != nil {
+			continue // told with the mistake, if there is one
+		}
+		if pool == nil {
+			if pool, err = x509.SystemCertPool(); err != nil {
+				pool = x509.NewCertPool()
+			}
+		}
+		pool.AppendCertsFromPEM(pem)
+	}
+	return pool
+}
+
+// unreadableRoots names the variables whose files give no authority.
+func unreadableRoots() (out string) {
+	for _, name := range append([]string{"SSL_CERT_FILE"}, caVariables...) {
+		file := os.Getenv(name)
+		pem, err := os.ReadFile(file)
+		switch {
+		case file == "":
+		case err != nil:
+			out += fmt.Sprintf("; %s names %q: %v", name, functions.Clip(file), errors.Unwrap(err))
+		case !x509.NewCertPool().AppendCertsFromPEM(pem):
+			out += fmt.Sprintf("; %s names %q, which holds no certificate in PEM", name, functions.Clip(file))
+		}
+	}
+	return out
 }
 
 // cause describes in a few words why there was no answer.

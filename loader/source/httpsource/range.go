@@ -1,7 +1,6 @@
 package httpsource
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -193,12 +191,14 @@ func ReadFull(ctx context.Context, body io.Reader, b []byte, a RangeRequest) err
 // own.
 func Status(r *http.Response, location, file string) *source.Error {
 	e := &source.Error{Kind: source.Refused, Source: location, File: file, Detail: fmt.Sprintf("the server answered %d", r.StatusCode)}
-	if words := plainWords(r); words != "" {
+	if words := Words(r); words != "" {
 		e.Detail += ": " + words
 	}
 	switch code := r.StatusCode; {
-	case code == 401 || code == 403 || code == 407:
+	case code == 401 || code == 403:
 		e.Kind = source.Denied
+	case code == 407:
+		e.Kind, e.Fix = source.Denied, proxyLogin
 	case code == 404 || code == 410:
 		e.Kind = source.NotFound
 	case code == 412 || code == 416:
@@ -206,6 +206,10 @@ func Status(r *http.Response, location, file string) *source.Error {
 		e.Detail += ": it was overwritten while it was read"
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
+		e.Fix = TryLater
+		if code == 429 {
+			e.Fix = "it asks for fewer requests: try again later"
+		}
 	case code/100 == 3:
 		e.Detail += ": a redirect that is not followed"
 		if to, err := r.Location(); err == nil {
@@ -214,26 +218,6 @@ func Status(r *http.Response, location, file string) *source.Error {
 		}
 	}
 	return e
-}
-
-// plainWords returns the reason that a server gives in a short plain text; "" for any other
-// body, and for one that may hold an address or a signature.
-func plainWords(r *http.Response) string {
-	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "text/plain" || r.StatusCode < 400 || r.Body == nil {
-		return ""
-	}
-	b, err := io.ReadAll(io.LimitReader(r.Body, 200))
-	r.Body = struct { // a source may look for a code of its own there
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(b), r.Body), r.Body}
-	words := strings.TrimSpace(string(b))
-	odd := func(c rune) bool { return c < ' ' || c > '~' || strings.ContainsRune("/=&?%+@", c) }
-	long := func(word string) bool { return len(word) > 30 }
-	if err != nil || len(b) == 200 || strings.ContainsFunc(words, odd) || slices.ContainsFunc(strings.Fields(words), long) {
-		return ""
-	}
-	return words
 }
 
 // GoneIsChanged turns "not found" about a listed file into a change.
@@ -251,7 +235,7 @@ func Network(ctx context.Context, location, file string, err error) error {
 		return context.Cause(ctx)
 	}
 	if e, ok := errors.AsType[*source.Error](err); ok {
-		return &source.Error{Kind: e.Kind, Source: location, File: file, Detail: e.Detail, Fix: e.Fix}
+		return source.Fail(e.Kind, e.Detail, e.Fix).At(location, file)
 	}
 	if r, ok := errors.AsType[refusedAddr](err); ok {
 		return source.Fail(source.Refused, fmt.Sprintf("the host is at %s, which is not a public address", r.addr),

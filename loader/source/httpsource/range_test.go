@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -60,5 +61,40 @@ func TestRedirectIsNamed(t *testing.T) {
 	}
 	if e := Status(&http.Response{StatusCode: 304, Header: http.Header{}}, "s", ""); e.Fix != "" {
 		t.Error(e)
+	}
+}
+
+// TestRangeRequest: what a request for a range says, and that it is signed when all of it is
+// there.
+func TestRangeRequest(t *testing.T) {
+	var asked http.Header
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = r.Header }))
+	defer srv.Close()
+	c := Client(Options{})
+	defer c.CloseIdleConnections()
+	over := errors.New("no key")
+	for _, tag := range []string{"", `"v1"`} {
+		r := RangeRequest{URL: srv.URL, Header: http.Header{"X-Own": {"1"}, "Accept-Encoding": {"gzip"}}, Source: "s",
+			File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 5, ETag: tag}
+		r.Sign = func(req *http.Request) error {
+			req.Header.Set("X-Signed", req.Header.Get("X-Own")+req.Header.Get("Range")+req.Header.Get("If-Match"))
+			return nil
+		}
+		if _, _, err := Range(t.Context(), c, r); source.KindOf(err) != source.Malformed {
+			t.Error(err)
+		}
+		if asked.Get("X-Own") != "1" || asked.Get("Range") != "bytes=2-6" || asked.Get("Accept-Encoding") != "identity" ||
+			asked.Get("If-Match") != tag || asked.Get("X-Signed") != "1bytes=2-6"+tag {
+			t.Errorf("asked with %v", asked)
+		}
+		asked = nil
+		r.Sign = func(*http.Request) error { return over }
+		if _, _, err := Range(t.Context(), c, r); err != over || asked != nil {
+			t.Errorf("%v, asked with %v", err, asked)
+		}
+		r.Sign, r.URL = nil, "http://x\x00?sig=CANARY"
+		if _, _, err := Range(t.Context(), c, r); source.KindOf(err) != source.BadSource || strings.Contains(err.Error(), "CANARY") {
+			t.Error(err)
+		}
 	}
 }

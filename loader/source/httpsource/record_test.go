@@ -83,6 +83,25 @@ func TestRecordOfWords(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "%d %s %d bytes %.40q: %s\n", x.status, x.media, len(x.has), x.has, e.Detail)
 	}
+	for _, body := range []string{
+		`<?xml version="1.0"?><Error><Code>a</Code><Message>The reason.</Message></Error>`, "\ufeff\n<Error><Message>one\ntwo</Message></Error>", "<html><body>no</body></html>",
+		"<Error><Message>of CANARYkey</Message></Error>", "<Error><Message>https://x/?X-Amz-Signature=1</Message></Error>", "<Error><Message>of CANARYsession</Message></Error>", "<Error><Message>of CANARY/query</Message></Error>",
+		`{"error":{"message":"The reason","code":403}}`, `{"error":"the reason"}`, `{"message":"the reason"}`, `{"detail":"the reason"}`, `{"errors":[{"status":403,"message":"the reason"}]}`, `[]`, `{"error":{}}`, `{"error":[[[["deep"]]]]}`, `{"error`,
+		`{"error":"invalid_grant","error_description":"the reason"}`,
+	} {
+		r, _ := answer(t.Context(), 403, strings.NewReader(body), int64(len(body)), "Content-Type", "application/octet-stream")
+		r.Request.Header = http.Header{"Authorization": {"AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=CANARYkey"},
+			"X-Amz-Security-Token": {"CANARYsession"}}
+		r.Request.URL.RawQuery = "prefix=reason&X-Amz-Signature=CANARY%2Fquery"
+		e := Status(r, "s", "")
+		if strings.Contains(e.Detail, "CANARY") {
+			t.Errorf("%s: %s", body, e.Detail)
+		}
+		fmt.Fprintf(&out, "403 %.80q: %s\n", body, e.Detail)
+	}
+	hub, _ := answer(t.Context(), 403, strings.NewReader("<html>"), 6, "X-Error-Message",
+		"Please enable access to public gated repositories in your fine-grained token settings.")
+	fmt.Fprintf(&out, "403 of the hub: %s\n", Status(hub, "s", "").Detail)
 	r, _ := answer(t.Context(), 400, io.MultiReader(strings.NewReader("half of "), brokenReader{}), -1, "Content-Type", "text/plain")
 	fmt.Fprintf(&out, "400 text/plain that breaks: %s\n", Status(r, "s", "").Detail)
 	sourcetest.Compare(t, "words.txt", out.String())

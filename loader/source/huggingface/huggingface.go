@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
@@ -298,7 +299,13 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
 	p := repoLocation{org: part[0], repo: part[1], rev: part[2]}
-	request := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, MaxWhole: 1 << 20}
+	request := httpsource.RangeRequest{Source: p.String(), File: f, Offset: offset, Length: length, MaxWhole: 1 << 20,
+		ResponseError: func(r *http.Response) error { // of the CDN
+			e := httpsource.Status(r, p.String(), f.Name)
+			e.Detail = r.Request.URL.Host + ", where the hub keeps it: " + e.Detail
+			e.Fix = cmp.Or(e.Fix, "let that host through where a proxy or a firewall is between, and set this machine's clock")
+			return e
+		}}
 	for try := 0; ; try++ {
 		known := s.knownAddress(f.Ref)
 		fresh := known == ""
@@ -356,7 +363,11 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 	if r.StatusCode/100 != 3 {
 		if r.StatusCode/100 != 2 {
 			defer httpsource.Drain(r)
-			return nil, "", httpsource.GoneIsChanged(s.responseError(r, p, f.Name, token))
+			err := s.responseError(r, p, f.Name, token)
+			if e := err.(*source.Error); e.Kind == source.NotFound { // a commit does not change
+				e.Kind, e.Detail, e.Fix = source.Changed, fmt.Sprintf("is on the hub's list, and its file answers %d", r.StatusCode), checkBetween
+			}
+			return nil, "", err
 		}
 		body, err := httpsource.ResponseBody(r, request)
 		return body, "", err
@@ -403,7 +414,7 @@ func (s *Source) Refresh(ctx context.Context, location string) error {
 
 // responseError returns the hub's refusal, with its reason where that helps.
 func (s *Source) responseError(r *http.Response, p repoLocation, name, token string) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	login, place := "set HF_TOKEN to a token that may read it", ""
 	if token != "" {
 		_, place = s.findToken()
@@ -415,13 +426,9 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
 	case code == "DisabledRepo":
 		e.Kind, e.Detail, e.Fix = source.Denied, "the hub has disabled the repository", "its page on the hub has the reason; take another one"
-	case r.StatusCode == 407:
-		e.Fix = "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
-	case r.StatusCode == 429 && token != "":
-		e.Fix = "the hub asks for fewer requests: try again later"
-	case r.StatusCode >= 500:
-		e.Fix = "the hub has a problem, or what is between: try again later"
-	case r.StatusCode == 403 && code == "" && r.Header.Get("X-Error-Message") == "" && !isJSON(r):
+	case r.StatusCode == 403 && words != "": // such as a right that the token lacks
+		e.Fix = "if the repository is private or gated, " + login + "; else " + checkBetween
+	case r.StatusCode == 403 && code == "" && !isJSON(r):
 		e.Detail, e.Fix = "answered 403 and no reason of the hub's", checkBetween+"; if the repository is private "+login
 	case r.StatusCode == 429 && token == "":
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
@@ -436,6 +443,9 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case code == "RepoNotFound" || r.StatusCode == 404:
 		e.Kind, e.Detail = source.NotFound, "there is no such repository, or it is private"
 		e.Fix = "check the name; if it is private " + login
+		if named := s.env("HF_ENDPOINT"); named != "" {
+			e.Fix += "; HF_ENDPOINT names " + functions.Clip(s.endpoint)
+		}
 	case r.StatusCode == 401 || r.StatusCode == 403:
 		e.Detail, e.Fix = fmt.Sprintf("the hub says %d: there is no such repository, or it is private", r.StatusCode),
 			"check the name; if it is private "+login
@@ -443,6 +453,10 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "set HF_ENDPOINT to that server, if it is meant"
 	case e.Fix == "" && e.Kind != source.Changed:
 		e.Fix = checkBetween
+	}
+	// Without a token the hub says "Invalid username or password" of what it does not have.
+	if words != "" && e.Kind != source.NotFound && (r.StatusCode != 401 || token != "") && !strings.Contains(e.Detail, words) {
+		e.Detail += ": " + words
 	}
 	return e
 }

@@ -124,3 +124,66 @@ func TestMirrorRedirects(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestRenamedRepository: redirects within the hub, of a repository with a new name, are followed,
+// and parts of paths are sent as they are written.
+func TestRenamedRepository(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	var asked []string
+	srv := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		uri := r.URL.RequestURI()
+		if asked = append(asked, uri+" "+r.Header.Get("Authorization")); strings.Contains(uri, "/o/r/") {
+			http.Redirect(w, r, strings.Replace(uri, "/o/r/", "/o/new/", 1), http.StatusTemporaryRedirect)
+			return
+		}
+		switch {
+		case strings.Contains(uri, "/revision/"):
+			fmt.Fprintf(w, `{"sha":%q}`, commit)
+		case strings.Contains(uri, "/tree/"):
+			fmt.Fprint(w, `[{"type":"file","oid":"x","size":2,"path":"a%41/f?.json"}]`)
+		default:
+			w.Header().Set("Content-Range", "bytes 0-1/2")
+			w.WriteHeader(http.StatusPartialContent)
+			fmt.Fprint(w, "{}")
+		}
+	}))
+	s := withEnv(t, map[string]string{"HF_ENDPOINT": srv.URL, "HF_TOKEN": "t"})
+	plan, err := s.Plan(t.Context(), "hf://o/r@refs/pr/1/a%41", nil)
+	if err != nil || len(plan.Files) != 1 || plan.Files[0].Name != "f?.json" {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	body, err := s.Read(t.Context(), plan.Files[0], 0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body.Close()
+	var want []string
+	for _, path := range []string{"/api/models/o/r/revision/refs%2Fpr%2F1", "/api/models/o/r/tree/" + commit + "/a%2541?recursive=true",
+		"/o/r/resolve/" + commit + "/a%2541/f%3F.json"} {
+		want = append(want, path+" Bearer t", strings.Replace(path, "/o/r/", "/o/new/", 1)+" Bearer t")
+	}
+	if !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
+	}
+}
+
+// TestOffline: which values of HF_HUB_OFFLINE keep the hub from being asked, and which tokens are
+// none.
+func TestOffline(t *testing.T) {
+	asked := false
+	srv := testkit.Serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	for _, x := range []struct {
+		offline, token string
+		kind           source.Kind
+	}{
+		{"1", "", source.Denied}, {"true", "", source.Denied}, {"TRUE", "", source.Denied}, {"Yes", "", source.Denied}, {"on", "", source.Denied},
+		{"0", "", source.Malformed}, {"", "", source.Malformed}, {"no", "", source.Malformed},
+		{"", "a b", source.BadSource}, {"", "a\x7f", source.BadSource}, {"", "a\nb", source.BadSource}, {"", "a~!", source.Malformed},
+	} {
+		asked = false
+		s := withEnv(t, map[string]string{"HF_ENDPOINT": srv.URL, "HF_HUB_OFFLINE": x.offline, "HF_TOKEN": x.token})
+		if _, err := s.Plan(t.Context(), "hf://o/r", nil); source.KindOf(err) != x.kind || asked != (x.kind == source.Malformed) {
+			t.Errorf("%+v: asked %v, %v", x, asked, err)
+		}
+	}
+}

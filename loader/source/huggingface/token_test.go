@@ -27,7 +27,7 @@ func TestRefusedToken(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		{map[string]string{"HF_TOKEN": "hf_old"}, "refuses the token of HF_TOKEN: it answered 401 (set HF_TOKEN to a valid token, or take"},
+		{map[string]string{"HF_TOKEN": "hf_old"}, "refuses the token of HF_TOKEN: it answered 401: Invalid credentials in Authorization header (set HF_TOKEN to a valid token, or take"},
 		{map[string]string{"HUGGING_FACE_HUB_TOKEN": "hf_old"}, "refuses the token of HUGGING_FACE_HUB_TOKEN: "},
 		{map[string]string{"HF_TOKEN_PATH": file}, "refuses the token of the file " + file + ": "},
 		{nil, "there is no such repository, or it is private (check the name; if it is private set HF_TOKEN"},

@@ -143,8 +143,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestAnswers: each refusal of a bucket has its kind, and a way out; what it says itself is not
-// shown.
+// TestAnswers: each refusal of a bucket has its kind, and a way out; its message is
+// shown, and nothing else of the body.
 func TestAnswers(t *testing.T) {
 	var answer func(w http.ResponseWriter, r *http.Request)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
@@ -161,20 +161,22 @@ func TestAnswers(t *testing.T) {
 		{404, "NoSuchBucket", source.NotFound, false, "AWS_ENDPOINT_URL"}, {404, "NoSuchKey", source.NotFound, false, "case-sensitive"}, {404, "", source.NotFound, false, "case-sensitive"}, {400, "NoSuchKey", source.NotFound, false, "case-sensitive"},
 		{403, "InvalidObjectState", source.Refused, false, "restore it"}, {403, "RequestTimeTooSkewed", source.Denied, false, "clock"}, {403, "ExpiredToken", source.Denied, false, "check the credentials"},
 		{403, "InvalidAccessKeyId", source.Denied, false, "check the credentials"}, {403, "SignatureDoesNotMatch", source.Denied, false, "check the credentials"}, {400, "InvalidToken", source.Denied, false, "check the credentials"},
-		{403, "AccessDenied", source.Denied, false, "with the key in AWS_ACCESS_KEY_ID (allow it s3:GetObject"}, {401, "", source.Denied, false, "s3:ListBucket"}, {301, "PermanentRedirect", source.Refused, false, "AWS_REGION"}, {307, "", source.Refused, false, "AWS_REGION"},
+		{403, "AccessDenied", source.Denied, false, "with the key in AWS_ACCESS_KEY_ID: the reason (allow it s3:GetObject"}, {401, "", source.Denied, false, "s3:ListBucket"}, {301, "PermanentRedirect", source.Refused, false, "AWS_REGION"}, {307, "", source.Refused, false, "AWS_REGION"},
 		{400, "AuthorizationHeaderMalformed", source.Refused, false, "AWS_REGION"}, {503, "SlowDown", source.Unavailable, true, "SlowDown"}, {400, "SlowDown", source.Unavailable, true, ""}, {400, "RequestTimeout", source.Unavailable, true, ""},
 		{500, "InternalError", source.Unavailable, false, `500 "InternalError"`}, {412, "PreconditionFailed", source.Changed, false, "overwritten"}, {416, "InvalidRange", source.Changed, false, "overwritten"}, {400, "Odd", source.Refused, false, `400 "Odd"`},
 		{400, strings.Repeat("x", 60), source.Refused, false, "bucket abc: 400"}, {400, strings.Repeat("x", 59), source.Refused, false, "xxx"}, {429, "", source.Unavailable, true, ""},
 	} {
 		answer = func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(x.status)
-			fmt.Fprintf(w, "<Error><Code>%s</Code><Message>CANARY</Message></Error>", x.code)
+			fmt.Fprintf(w, "<Error><Code>%s</Code><Message>the reason</Message><StringToSign>CANARY</StringToSign></Error>", x.code)
 		}
 		_, planErr := s.Plan(t.Context(), "s3://abc/m", nil)
 		writeErr := s.Write(t.Context(), "s3://abc/m", "f", strings.NewReader("x"), 1)
 		for call, err := range map[string]error{"plan": planErr, "write": writeErr} {
 			e, _ := errors.AsType[*source.Error](err)
-			if e == nil || e.Kind != x.kind || e.Busy != x.busy || !strings.Contains(e.Error(), x.says) || strings.Contains(e.Error(), "CANARY") || !strings.HasPrefix(e.Source, "s3://abc/m") ||
+			if e == nil || e.Kind != x.kind || e.Busy != x.busy || !strings.Contains(e.Error(), x.says) ||
+				strings.Contains(e.Error(), "CANARY") || !strings.Contains(e.Error(), ": the reason") ||
+				!strings.HasPrefix(e.Source, "s3://abc/m") ||
 				len(x.code) == 60 && strings.Contains(e.Error(), "xxx") {
 				t.Errorf("%d %s: %s: %v", x.status, x.code, call, err)
 			}
@@ -315,7 +317,7 @@ func TestKeysLast(t *testing.T) {
 	if v, err := anonymous.get(t.Context()); err != nil || v.AccessKeyID != "" || anonymous.describe() != "no credentials" {
 		t.Errorf("%q by %s, %v", v.AccessKeyID, anonymous.describe(), err)
 	}
-	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", "the profile of AWS_PROFILE"}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
+	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", `the profile "nope" of AWS_PROFILE`}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
 		env := map[string]string{x.name: x.value, "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none"}
 		k := newKeys(func(name string) string { return env[name] })
 		if v, err := k.get(t.Context()); err != nil || v.AccessKeyID != "" || !strings.Contains(k.describe(), x.want) {

@@ -3,15 +3,21 @@ package s3
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/thaw-dev/thaw/functions"
+	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
 
 const howTo = "set AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY or AWS_PROFILE, give this machine a role, or set THAW_S3_ANONYMOUS=true " +
@@ -25,6 +31,7 @@ type keys struct {
 	mu     sync.Mutex // held while a credential is fetched: one fetch serves all
 	from   string
 	none   string // from, where there are no credentials
+	why    string // the role gave none
 	static credentials.Value
 	until  time.Time
 }
@@ -37,6 +44,7 @@ func newKeys(env func(string) string) *keys {
 		// The instance's metadata service is one hop away or absent.
 		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
 		ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
+		TLSClientConfig: &tls.Config{RootCAs: httpsource.Roots()},
 	}}}
 	if isTrue(env("THAW_S3_ANONYMOUS")) {
 		k.chain, k.from = credentials.NewStatic("", "", "", credentials.SignatureAnonymous), "nothing signed (THAW_S3_ANONYMOUS)"
@@ -51,8 +59,8 @@ func newKeys(env func(string) string) *keys {
 		k.none += ": of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY one is missing"
 	case env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || env("AWS_ROLE_ARN") != "":
 		k.none += ": the file of AWS_WEB_IDENTITY_TOKEN_FILE gave none for the role of AWS_ROLE_ARN"
-	case env("AWS_PROFILE") != "":
-		k.none += ": the profile of AWS_PROFILE is not there, or has no key"
+	default:
+		k.none += profileWithoutKey(env)
 	}
 	providers := []credentials.Provider{&credentials.FileAWSCredentials{Filename: env("AWS_SHARED_CREDENTIALS_FILE"), Profile: env("AWS_PROFILE")}}
 	if config := configFile(env); config != "" {
@@ -65,10 +73,33 @@ func newKeys(env func(string) string) *keys {
 		if iam.EKSIdentity.TokenFile != "" {
 			iam.Endpoint = env("AWS_ENDPOINT_URL_STS")
 		}
-		providers = append(providers, iam)
+		providers = append(providers, &role{iam, k})
 	}
 	k.chain, k.from = credentials.NewChainCredentials(providers), "the profile or role of this machine"
 	return k
+}
+
+// role is the identity of this machine. The chain drops why it gave no credentials.
+type role struct {
+	*credentials.IAM
+	k *keys
+}
+
+// RetrieveWithCredContext is called with the lock of keys held.
+func (r *role) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+	v, err := r.IAM.RetrieveWithCredContext(cc)
+	r.k.why = ""
+	answer, answered := errors.AsType[credentials.ErrorResponse](err)
+	file, unread := errors.AsType[*os.PathError](err)
+	switch {
+	case answered:
+		r.k.why = ": " + answer.STSError.Code + ": " + httpsource.CleanWords(answer.STSError.Message, nil)
+	case unread:
+		r.k.why = fmt.Sprintf(": %q: %v", functions.Clip(file.Path), file.Err)
+	case err != nil && r.IAM.EKSIdentity.TokenFile != "": // without the URL, which holds the token
+		r.k.why = ": the server of tokens: " + httpsource.NoAnswer(err).Detail
+	}
+	return v, err
 }
 
 func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
@@ -97,7 +128,7 @@ func (k *keys) get(ctx context.Context) (credentials.Value, error) {
 		return credentials.Value{}, errors.New("no credentials") // the text may hold them
 	}
 	if v.AccessKeyID == "" {
-		k.from = cmp.Or(k.none, "no credentials")
+		k.from = cmp.Or(k.none, "no credentials") + k.why
 	}
 	k.static, k.until = v, time.Now().Add(credentialLifetime)
 	return v, nil

@@ -1,11 +1,15 @@
 package s3
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/go-ini/ini"
+
+	"github.com/thaw-dev/thaw/functions"
 )
 
 // configFile is the file in which the profiles of AWS's tools may have their keys too.
@@ -26,6 +30,24 @@ func configSection(env func(string) string) string {
 		return "profile " + name
 	}
 	return "default"
+}
+
+// profileWithoutKey describes why the profile in use gives no key; "" where none is named, or
+// nothing is known of it.
+func profileWithoutKey(env func(string) string) string {
+	const export = ": run eval \"$(aws configure export-credentials --format env)\" before thaw"
+	name := cmp.Or(env("AWS_PROFILE"), "default")
+	if f, err := ini.LoadSources(ini.LoadOptions{AllowNestedValues: true, SpaceBeforeInlineComment: true}, configFile(env)); err == nil {
+		for _, key := range []string{"sso_session", "sso_start_url", "login_session", "role_arn"} {
+			if f.Section(configSection(env)).HasKey(key) {
+				return fmt.Sprintf(": the profile %q has %s, which is not followed%s", functions.Clip(name), key, export)
+			}
+		}
+	}
+	if env("AWS_PROFILE") == "" {
+		return ""
+	}
+	return fmt.Sprintf(": the profile %q of AWS_PROFILE is not there, or has no key", functions.Clip(name))
 }
 
 // readProfile returns the region and the endpoint for S3 of the profile in use, as in

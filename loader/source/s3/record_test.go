@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -228,4 +230,63 @@ func TestDigestsAtOnce(t *testing.T) {
 	if most != heads {
 		t.Errorf("%d at once, want %d", most, heads)
 	}
+}
+
+// TestRecordOfRefusals: what is made of each status and code of a server.
+func TestRecordOfRefusals(t *testing.T) {
+	s := New(Options{Getenv: environment("THAW_S3_ANONYMOUS", "true")})
+	t.Cleanup(s.Close)
+	codes := []string{"", "NoSuchBucket", "NoSuchKey", "InvalidObjectState", "KMS.DisabledException", "RequestTimeTooSkewed", "ExpiredToken", "InvalidAccessKeyId",
+		"SignatureDoesNotMatch", "InvalidToken", "RequestExpired", "TokenRefreshRequired", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
+		"SlowDown", "RequestTimeout", "Other", strings.Repeat("x", 59), strings.Repeat("x", 60)}
+	codes = append(codes, slices.Sorted(maps.Keys(codeFixes))...)
+	var out strings.Builder
+	for _, code := range codes {
+		before := ""
+		for _, status := range []int{301, 304, 307, 400, 401, 403, 404, 405, 409, 412, 416, 429, 500, 503} {
+			body := "<Error><Code>" + code + "</Code><Message>words of the server</Message></Error>"
+			if code == "" {
+				body = "no XML"
+			}
+			r := &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Header: http.Header{"Retry-After": {"7"}}}
+			line := sourcetest.Describe(s.responseError(r, bucketLocation{Scheme: "s3", Name: "b"}, "f"))
+			if line = strings.ReplaceAll(line, fmt.Sprint(status), "STATUS"); line != before {
+				fmt.Fprintf(&out, "%q %d: %s\n", code, status, line)
+			}
+			before = line
+		}
+	}
+	sourcetest.Compare(t, "refusals.txt", out.String())
+}
+
+// TestRecordOfDigests: which digest of an object is kept, by what its server says of it.
+func TestRecordOfDigests(t *testing.T) {
+	const crc32c, crc64, sha = "AAAAAQ==", "AAAAAAAAAAI=", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAM="
+	tag := `"00000000000000000000000000000004"`
+	own, amazon := &Source{endpoint: &url.URL{}}, &Source{}
+	var out strings.Builder
+	for _, x := range []struct {
+		version string
+		fields  []string
+	}{
+		{tag, nil}, {`"00000000000000000000000000000004-2"`, nil}, {`"0000000000000000000000000000000004"`, nil}, {`"x0000000000000000000000000000004"`, nil},
+		{tag, []string{"Crc32c", crc32c, "Crc64nvme", crc64, "Sha256", sha}}, {tag, []string{"Crc64nvme", crc64, "Sha256", sha}}, {tag, []string{"Sha256", sha}},
+		{tag, []string{"Crc32c", crc64}}, {tag, []string{"Crc64nvme", crc32c}}, {tag, []string{"Sha256", crc32c}}, {tag, []string{"Crc32c", crc32c + "-2"}},
+		{tag, []string{"Crc32c", crc32c, "Type", "COMPOSITE"}}, {tag, []string{"Crc32c", crc32c, "Type", "composite"}}, {tag, []string{"Crc32c", crc32c, "Type", "FULL_OBJECT"}},
+	} {
+		for _, encryption := range []string{"", "AES256", "aws:kms"} {
+			for _, customer := range []string{"", "AES256"} {
+				h := http.Header{"X-Amz-Server-Side-Encryption": {encryption}, "X-Amz-Server-Side-Encryption-Customer-Algorithm": {customer}}
+				for i := 0; i < len(x.fields); i += 2 {
+					h.Set("X-Amz-Checksum-"+x.fields[i], x.fields[i+1])
+				}
+				a, b := source.File{Version: x.version}, source.File{Version: x.version}
+				amazon.digest(&a, h)
+				own.digest(&b, h)
+				fmt.Fprintf(&out, "%s %q encrypted %q by customer %q: crc32c %x crc64 %x sha %s md5 %x; of another server %x\n",
+					x.version, x.fields, encryption, customer, a.CRC32C, a.CRC64, a.SHA256, a.MD5, b.MD5)
+			}
+		}
+	}
+	sourcetest.Compare(t, "digests.txt", out.String())
 }

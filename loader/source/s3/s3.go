@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -54,8 +55,13 @@ func New(o Options) *Source {
 	if raw != "" && !isTrue(o.Getenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) {
 		u, err := url.Parse(strings.TrimRight(raw, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL or the profile's endpoint_url is not an http or https URL",
-				"such as https://minio.example.org:9000")
+			if !strings.ContainsAny(raw, "@?") {
+				raw = fmt.Sprintf(" %q", functions.Clip(raw))
+			} else {
+				raw = "" // it may hold a secret
+			}
+			s.configError = source.Fail(source.BadSource, "AWS_ENDPOINT_URL or the profile's endpoint_url"+raw+" is not an http or https URL",
+				"such as https://minio.example.org:9000; for Amazon's own S3 leave it out")
 		}
 		s.endpoint = u
 	} else if !hostPart.MatchString(s.region) {
@@ -116,10 +122,14 @@ func (s *Source) regionOf(bucket string) string {
 	return s.region
 }
 
-// noteRegion stores the bucket's region from an answer; false if it is the one used.
+// noteRegion stores the bucket's region from a refusal; false if it is the one used.
 func (s *Source) noteRegion(bucket, used string, r *http.Response) bool {
-	region := r.Header.Get("X-Amz-Bucket-Region")
-	if !hostPart.MatchString(region) || region == used {
+	var body struct{ Region string }
+	if raw, err := httpsource.PeekRefusal(r); err == nil {
+		_ = xml.Unmarshal(raw, &body) // without it the header remains
+	}
+	region := cmp.Or(r.Header.Get("X-Amz-Bucket-Region"), body.Region)
+	if r.StatusCode < 300 || r.StatusCode >= 500 || !hostPart.MatchString(region) || region == used {
 		return false
 	}
 	s.mu.Lock()
@@ -159,10 +169,20 @@ func (s *Source) do(ctx context.Context, p bucketLocation, method, key string, q
 	return s.send(p, prepare, func(req *http.Request) (*http.Response, error) {
 		r, err := s.http.Do(req)
 		if err != nil {
-			return nil, httpsource.Network(ctx, p.String(), "", err)
+			return nil, s.nameEndpoint(httpsource.Network(ctx, p.String(), "", err))
 		}
 		return r, nil
 	})
+}
+
+// nameEndpoint names the variable that a host which does not answer is from.
+func (s *Source) nameEndpoint(err error) error {
+	if e, ok := errors.AsType[*source.Error](err); ok && e.Fix == httpsource.CheckNetwork {
+		if e.Fix = "check AWS_ENDPOINT_URL and this machine's network"; s.endpoint == nil {
+			e.Fix = fmt.Sprintf("check AWS_REGION (%s) and this machine's network", s.region)
+		}
+	}
+	return err
 }
 
 // send signs and sends the request that prepare makes for a region, once more if the bucket
@@ -185,7 +205,7 @@ func (s *Source) send(p bucketLocation, prepare func(region string) (*http.Reque
 		if err != nil {
 			return nil, err
 		}
-		if r.StatusCode >= 300 && r.StatusCode < 500 && try == 0 && s.noteRegion(p.Name, region, r) {
+		if try == 0 && s.noteRegion(p.Name, region, r) {
 			httpsource.Drain(r)
 			continue
 		}
@@ -293,6 +313,15 @@ func (s *Source) planFolder(ctx context.Context, p bucketLocation) (source.Plan,
 // single returns one object, but for its name.
 func (s *Source) single(ctx context.Context, p bucketLocation, key string) (source.File, error) {
 	r, err := s.head(ctx, p, key)
+	if err == nil && r.StatusCode != http.StatusOK { // only a body has the reason, or the region
+		if r, err = s.do(ctx, p, http.MethodGet, key, nil, http.Header{"Range": {"bytes=0-0"}}); err != nil {
+			return source.File{}, err
+		}
+		defer httpsource.Drain(r)
+		if r.StatusCode < 300 {
+			r, err = s.head(ctx, p, key)
+		}
+	}
 	if err != nil {
 		return source.File{}, err
 	}
@@ -378,29 +407,40 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	if err = cmp.Or(err, s.configError); err != nil {
 		return nil, err
 	}
-	region := s.regionOf(p.Name)
-	body, _, err := httpsource.Range(ctx, s.http,
-		httpsource.RangeRequest{
-			URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
-			Sign:          func(req *http.Request) error { return s.sign(req, p, region) },
-			ResponseError: func(r *http.Response) error { return s.responseError(r, p, f.Name) },
-		})
-	return body, httpsource.GoneIsChanged(err)
+	for try := 0; ; try++ {
+		region, moved := s.regionOf(p.Name), false
+		body, _, err := httpsource.Range(ctx, s.http,
+			httpsource.RangeRequest{
+				URL: s.address(p, key, region).String(), Source: p.String(), File: f, Offset: offset, Length: length, ETag: f.Version,
+				Sign: func(req *http.Request) error { return s.sign(req, p, region) },
+				ResponseError: func(r *http.Response) error {
+					moved = s.noteRegion(p.Name, region, r)
+					return s.responseError(r, p, f.Name)
+				},
+			})
+		if !moved || try > 0 {
+			return body, s.nameEndpoint(httpsource.GoneIsChanged(err))
+		}
+	}
 }
 
-// responseError returns the bucket's refusal. Of its message one about a missing right is
-// kept; any other may hold keys.
+// responseError returns the bucket's refusal, with its code and its message.
 func (s *Source) responseError(r *http.Response, p bucketLocation, name string) error {
-	e := httpsource.Status(r, p.String(), name)
+	e, words := httpsource.Status(r, p.String(), name), httpsource.Words(r)
 	var body struct {
-		Code    string `xml:"Code"`
-		Message string `xml:"Message"`
+		Code string `xml:"Code"`
 	}
 	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
 	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
 	if code != "" && len(code) < 60 {
 		e.Detail += fmt.Sprintf(" %q", code)
+	}
+	if r.StatusCode == 401 || r.StatusCode == 403 {
+		e.Detail += ", with " + s.keys.describe()
+	}
+	if words != "" {
+		e.Detail += ": " + words
 	}
 	switch {
 	case code == "NoSuchBucket":
@@ -418,11 +458,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken" ||
 		code == "RequestExpired" || code == "TokenRefreshRequired":
 		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
-	case r.StatusCode == 401 || r.StatusCode == 403:
-		e.Detail += ", with " + s.keys.describe()
-		if right := missingRight.FindString(body.Message); right != "" {
-			e.Detail += ": " + functions.Shorten(right, maxMessage)
-		}
+	case code == "" && (r.StatusCode == 401 || r.StatusCode == 403) || code == "AccessDenied":
 		e.Fix = "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
 			"buckets whose requester pays are not read; " + howTo
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed" ||
@@ -432,26 +468,24 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Kind, e.Busy = source.Unavailable, true
 	case r.StatusCode == 412 || r.StatusCode == 416:
 		e.Detail += ": it was overwritten while it was read"
-	case e.Kind == source.Refused:
-		e.Fix = "check AWS_ENDPOINT_URL, AWS_REGION and the bucket's name"
+	case e.Fix == "" && (e.Kind == source.Refused || e.Kind == source.Denied):
+		e.Fix = "check AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket's name"
 	}
 	return e
 }
 
-const maxMessage = 500
-
-// missingRight is the part of a refusal's message that names the right and the resource, and
-// whose characters are those of ARNs: User: … is not authorized to perform: s3:GetObject on ….
-var missingRight = regexp.MustCompile(`(User: \S+ is )?not authorized to perform: [a-z0-9-]+:\w+( on resource: "?[\w:/.*@+=,-]+"?)?` +
-	`( because [\w ':,-]+)?`)
+const virtualStyle = "set THAW_S3_STYLE=virtual"
 
 // codeFixes is what helps against codes that say more than their status.
 var codeFixes = map[string]string{
-	"AllAccessDisabled": "access to the bucket is turned off: ask its owner, or check its name",
-	"AccountProblem":    "the account has a problem, which its provider knows",
-	"NotSignedUp":       "the account is not signed up for S3",
-	"InvalidRequest":    "an object that is encrypted with a key of the customer's own (SSE-C) is not read: store it without one",
-	"MethodNotAllowed":  "AWS_ENDPOINT_URL names no endpoint of S3's API, such as a website or a console",
+	"AllAccessDisabled":          "access to the bucket is turned off: ask its owner, or check its name",
+	"AccountProblem":             "the account has a problem, which its provider knows",
+	"SecondLevelDomainForbidden": virtualStyle,
+	"PathStyleDomainForbidden":   virtualStyle,
+	"NotImplemented":             "the server of AWS_ENDPOINT_URL lacks a part of S3's API: upgrade it",
+	"NotSignedUp":                "the account is not signed up for S3",
+	"InvalidRequest":             "an object that is encrypted with a key of the customer's own (SSE-C) is not read: store it without one",
+	"MethodNotAllowed":           "AWS_ENDPOINT_URL names no endpoint of S3's API, such as a website or a console",
 }
 
 // Write stores body as the object name below location, replacing it. The object

@@ -27,7 +27,7 @@ func TestHeads(t *testing.T) {
 		{name: "a weak tag and a time", head: 200, fields: []string{"Content-Length", "5", "ETag", `W/"v"`, "Last-Modified", modified}, size: 5, version: modifiedPrefix + modified + " 5"},
 		{name: "a weak tag", head: 200, fields: []string{"Content-Length", "5", "ETag", `W/"v"`}, want: source.Refused, has: "SHA256SUMS"},
 		{name: "empty", head: 200, fields: []string{"Content-Length", "0", "ETag", `"v"`}, version: `"v"`},
-		{name: "gone", head: 404, want: source.NotFound, has: "404"}, {name: "busy", head: 503, want: source.Unavailable, has: "503"}, {name: "a redirect without a target", head: 304, want: source.Refused},
+		{name: "gone", head: 404, want: source.NotFound, has: "404"}, {name: "gone, of no length", head: 404, fields: []string{"Content-Length", "0"}, want: source.NotFound}, {name: "busy", head: 503, want: source.Unavailable, has: "503"}, {name: "a redirect without a target", head: 304, want: source.Refused},
 		{name: "no HEAD, a range", head: 405, get: 206, ofGet: []string{"Content-Range", "bytes 0-0/7", "ETag", `"v"`}, size: 7, version: `"v"`},
 		{name: "no HEAD, a large file", head: 405, get: 206, ofGet: []string{"Content-Range", "bytes 0-0/5000000000", "ETag", `"v"`}, size: 5_000_000_000, version: `"v"`},
 		{name: "no HEAD, the whole", head: 501, get: 200, ofGet: []string{"Content-Length", "7", "ETag", `"v"`}, size: 7, version: `"v"`},
@@ -113,9 +113,37 @@ func TestEdgesOfLists(t *testing.T) {
 			t.Errorf("%s: %v, %v", location, u, err)
 		}
 	}
+	if u, err := s.parse("https://a.example/a%2Fb%20c/"); err != nil || u.String() != "https://a.example/a/b%20c" {
+		t.Errorf("%v, %v", u, err)
+	}
 	for ref, want := range map[string]source.Kind{"http://a.example/f": source.BadSource, "f": source.BadSource, "%": source.BadSource} {
 		if _, err := s.Read(t.Context(), source.File{Name: "f", Ref: ref}, 0, 1); source.KindOf(err) != want {
 			t.Errorf("%s: %v", ref, err)
 		}
+	}
+}
+
+// TestVersionOfAList: where a server says of no version, the list of digests does; a file that
+// comes whole, without a length, in place of a range is not read.
+func TestVersionOfAList(t *testing.T) {
+	sum := strings.Repeat("A", 64)
+	s, at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "SHA256SUMS"):
+			fmt.Fprintf(w, "%s  a.json\n", sum)
+		case r.Method == http.MethodHead:
+			w.Header().Set("Content-Length", "5")
+		default:
+			w.(http.Flusher).Flush() // no length
+			fmt.Fprint(w, "12345")
+		}
+	}))
+	plan, err := s.Plan(t.Context(), at+"/m", nil)
+	if err != nil || len(plan.Files) != 1 || plan.Files[0].Version != "sha256:"+strings.ToLower(sum) || plan.Files[0].Size != 5 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	_, err = s.Read(t.Context(), plan.Files[0], 1, 2)
+	if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), "does not give ranges") {
+		t.Error(err)
 	}
 }

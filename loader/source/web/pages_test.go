@@ -77,6 +77,8 @@ func TestPages(t *testing.T) {
 			"a.json sub/b.json", "/m/SHA256SUMS"},
 		{"a list of a file that is gone", map[string]string{"/m/SHA256SUMS": strings.Repeat("a", 64) + "  gone.json\n", "/m/gone.json": "404"},
 			"!: gone.json: is in SHA256SUMS and not in the folder (upload it", "/m/SHA256SUMS"},
+		{"a list of a file that is busy", map[string]string{"/m/SHA256SUMS": strings.Repeat("a", 64) + "  busy.json\n", "/m/busy.json": "503"},
+			"!: busy.json: the server answered 503", "/m/SHA256SUMS"},
 		{"a folder below that is busy", map[string]string{"/m/": links("a.json", "sub/"), "/m/sub/": "503"}, "!: sub: the server answered 503", "/m/SHA256SUMS /m/ /m/sub/"},
 		{"a folder below that is gone", map[string]string{"/m/": links("a.json", "sub/")}, "!neither a SHA256SUMS nor a page", "/m/SHA256SUMS /m/ /m/sub/"},
 		{"a name that cannot be used", map[string]string{"/m/": `[{"name":"a.json"},{"name":"b:c.json"},{"name":"d.json"}]`}, "a.json b:c.json d.json", "/m/SHA256SUMS /m/"},

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -140,22 +141,26 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		if err != nil {
 			return nil, err
 		}
+		if r.StatusCode != http.StatusOK {
+			e := httpsource.Status(r, location, folder)
+			switch httpsource.Drain(r); {
+			case e.Kind == source.NotFound:
+				e.Fix = "the folder has neither a SHA256SUMS nor a page that lists its files"
+			case r.StatusCode == http.StatusUnauthorized || r.StatusCode == http.StatusForbidden:
+				e.Fix = "no login or key is sent to a web server: open the folder or its listing, put a SHA256SUMS beside the files, " +
+					"or name it as az://, s3://, gs:// or hf://"
+			}
+			return nil, e
+		}
 		raw, err := httpsource.ReadBody(r, maxList, location)
 		httpsource.Drain(r)
 		if err != nil {
 			return nil, err
 		}
-		if r.StatusCode != http.StatusOK {
-			e := httpsource.Status(r, location, folder)
-			if e.Kind == source.NotFound || e.Kind == source.Denied {
-				e.Fix = "the folder has neither a SHA256SUMS nor a page that lists its files"
-			}
-			return nil, e
-		}
 		names, err := parseIndex(r.Header.Get("Content-Type"), raw, r.Request.URL)
 		if err != nil {
 			return nil, source.Fail(source.Refused, "its page is no list of files: "+err.Error(),
-				"let the server list the folder, or put a SHA256SUMS beside the files").At(location, "")
+				"let the server list the folder, or put a SHA256SUMS beside the files; a bucket is named s3://BUCKET/PREFIX").At(location, "")
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)
@@ -251,7 +256,8 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	case f.SHA256 != "":
 		f.Version = "sha256:" + f.SHA256
 	default:
-		return f, source.Fail(source.Refused, "the server gives neither ETag nor Last-Modified: a change while it is read would not be noticed",
+		return f, source.Fail(source.Refused,
+			"the server gives neither a strong ETag nor Last-Modified: a change while it is read would not be noticed",
 			"put a SHA256SUMS beside the files (sha256sum * > SHA256SUMS)").At(location, f.Name)
 	}
 	return f, nil
@@ -303,6 +309,9 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		a.SameVersion = func(h http.Header) bool { return h.Get("Last-Modified") == modified }
 	}
 	body, r, err := httpsource.Range(ctx, s.http, a)
+	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.Changed {
+		e.Fix = "servers that share one name must give the same ETag for it"
+	}
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
 		err = source.Fail(source.Refused, "the server does not give ranges of it, and it is too large to be read whole",
 			"serve it with ranges (Accept-Ranges: bytes)").At(location, f.Name)

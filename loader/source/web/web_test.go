@@ -238,7 +238,7 @@ func TestParseIndex(t *testing.T) {
 		{"absolute links", "text/html", `<a href="/m/config.json"></a><a href="https://h/m/y.json"></a><a href="https://evil/m/z.json"></a><a href="/other/x.json"></a><a href="sub/deep.json"></a>`, "config.json y.json"},
 		{"escapes", "text/html", `<a href="..%2f..%2fx.json"></a><a href="&amp;.json">`, "&.json"},
 		{"nginx json", "application/json", `[{"name":"config.json","type":"file","size":2},{"name":"sub","type":"directory"}]`, "config.json sub/"},
-		{"caddy", "application/json; charset=utf-8", `[{"name":"config.json","is_dir":false},{"name":"sub/","is_dir":true},{"name":"../x"}]`, "config.json sub/"},
+		{"caddy", "application/json; charset=utf-8", `[{"name":"config.json","is_dir":false},{"name":""},{"name":"/","is_dir":true},{"name":"sub/","is_dir":true},{"name":"../x"}]`, "config.json sub/"},
 	} {
 		got, err := parseIndex(tc.kind, []byte(tc.raw), page)
 		if err != nil || strings.Join(got, " ") != tc.want {
@@ -310,7 +310,7 @@ func TestRefusals(t *testing.T) {
 			} else {
 				http.NotFound(w, r)
 			}
-		}, source.Refused, "neither ETag nor Last-Modified"},
+		}, source.Refused, "neither a strong ETag nor Last-Modified"},
 		{"a page that lists nothing", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<p>Welcome")
@@ -320,7 +320,7 @@ func TestRefusals(t *testing.T) {
 		}, source.Refused, "one file below its folder"},
 		{"away from https", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data", http.StatusFound)
-		}, source.Refused, "https"},
+		}, source.Refused, "redirects from https to http://169.254.169.254 (name the https address"},
 		{"round and round", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) }, source.Refused, "redirects"},
 		{"to the metadata", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://169.254.169.254/", http.StatusFound)
@@ -331,7 +331,11 @@ func TestRefusals(t *testing.T) {
 				_, _ = w.Write(bytes.Repeat([]byte("x"), 1<<20))
 			}
 		}, source.Malformed, "longer than"},
-		{"no", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(403) }, source.Denied, "403"},
+		{"no", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(403) }, source.Denied, "403 (no login or key is sent to a web server"},
+		{"no, with a reason", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			http.Error(w, `{"errors":[{"status":403,"message":"forbidden for anonymous"}]}`, http.StatusForbidden)
+		}, source.Denied, "403: forbidden for anonymous (no login"},
 		{"busy", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }, source.Unavailable, "503"},
 	} {
 		s, at, check := serveCounted(t, tc.h)

@@ -1,6 +1,6 @@
 // Package foreign has the hints for error messages where a definition file uses a key or kind of
-// another system (llama-swap, LiteLLM, Ollama, docker compose, KServe): what to write for thaw in
-// its place; it reads and converts no file.
+// another system (llama-swap, LiteLLM, Ollama, docker compose, KServe), or is no YAML: what to write
+// for thaw in its place; it reads and converts no file.
 package foreign
 
 import (

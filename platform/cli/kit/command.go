@@ -2,6 +2,7 @@ package kit
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 
@@ -88,8 +89,11 @@ func VerbGroup(cmd *Command) *Command {
 func UnknownVerb(cmd *cobra.Command, word string) error {
 	names := functions.ConvertAll(functions.Filter(cmd.Commands(), (*cobra.Command).IsAvailableCommand), (*cobra.Command).Name)
 	hint := DidYouMean(word, names, 1, cmd.CommandPath()+" --help lists the verbs")
-	if verb := foreignVerbs[word]; slices.Contains(names, verb) {
-		hint = "did you mean " + verb + "?"
+	verb := foreignVerbs[word]
+	if first, _, more := strings.Cut(verb, " "); slices.Contains(names, first) {
+		if hint = "did you mean " + verb + "?"; more {
+			hint = "thaw " + verb
+		}
 	}
 	return Usage(hint, "%q is no verb of %s", functions.Clip(word), cmd.CommandPath())
 }
@@ -99,6 +103,9 @@ var foreignVerbs = map[string]string{
 	"list": "models", "ls": "models", "show": "describe", "inspect": "describe", "chat": "run", "generate": "run",
 	"create": "deploy", "apply": "deploy", "add": "deploy", "push": "deploy", "delete": "rm", "remove": "rm", "unload": "stop",
 	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "top": "ps", "restart": "stop", "edit": "deploy", "scale": "deploy", "download": "pull", "login": "keys",
+	"team": "get teams lists them; a Team is a file of the folder --functions", "teams": "get teams lists them; a Team is a file of the folder --functions",
+	"batch": "serve answers /v1/batches; there is no verb for it", "batches": "serve answers /v1/batches; there is no verb for it",
+	"install": "deploy --to knative needs thaw-knative install on the cluster", "upgrade": "doctor tells the version; thaw-knative install brings a cluster to its own",
 }
 
 // flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
@@ -129,6 +136,13 @@ func flagError(cmd *Command, err error) error {
 	}
 	if strings.Contains(err.Error(), "missing unit in duration") {
 		hint = "a duration has a unit, such as 5s or 2m"
+	}
+	if before, number, ok := strings.Cut(err.Error(), "strconv."); ok {
+		want := "that is no whole number"
+		if strings.HasPrefix(number, "ParseFloat") {
+			want = "that is no number"
+		}
+		err = errors.New(before + want)
 	}
 	return &Error{Exit: ExitUsage, Err: err, Hint: hint}
 }

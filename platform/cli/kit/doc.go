@@ -2,8 +2,8 @@
 // environment before file), arguments and help on cobra, logs, output, and exit codes.
 //
 // A setting is a struct field. Its tags name the flag, the THAW_ variable, the key
-// of the configuration file, the default and the help; RegisterFlags, LoadSettings,
-// ExampleFile and SettingsSchema read them.
+// of the configuration file, the default and the help; RegisterFlags and LoadSettings
+// read them.
 //
 // Results go to Terminal.Out, everything else to Terminal.Err. Text of servers and
 // files passes through Plain, which spells out control characters.

@@ -107,10 +107,15 @@ func RootCause(err error) error {
 	return err
 }
 
-// UntilSignal runs a program and returns its exit code. The first SIGINT or SIGTERM ends
-// ctx, which drains; a second one ends the process at once.
+// UntilSignal runs a program and returns its exit code. The first SIGINT, SIGTERM or SIGHUP (a
+// terminal that is closed), if it is not ignored, ends ctx, which drains; a second one ends the
+// process at once.
 func UntilSignal(run func(ctx context.Context) int) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup has it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // restores the default action: a second signal kills
 	return run(ctx)

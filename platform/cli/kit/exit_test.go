@@ -1,8 +1,11 @@
 package kit
 
 import (
+	"context"
 	"errors"
 	"io"
+	"os/signal"
+	"syscall"
 	"testing"
 )
 
@@ -23,4 +26,33 @@ func TestFailureIsNoSuccess(t *testing.T) {
 			t.Errorf("%v: %d, want %d", c.err, got, c.want)
 		}
 	}
+}
+
+// TestSignals: each signal that asks a program to end, a closed terminal's too, ends its context,
+// so that it drains.
+func TestSignals(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if signal.Ignored(s) {
+			t.Logf("%s is ignored here", s)
+			continue
+		}
+		if exit := UntilSignal(func(ctx context.Context) int {
+			if err := syscall.Kill(syscall.Getpid(), s); err != nil {
+				t.Error(err)
+				return 1
+			}
+			<-ctx.Done()
+			return 7
+		}); exit != 7 {
+			t.Errorf("%s: exit %d", s, exit)
+		}
+	}
+	signal.Ignore(syscall.SIGHUP) // as nohup does
+	defer signal.Reset(syscall.SIGHUP)
+	UntilSignal(func(context.Context) int {
+		if !signal.Ignored(syscall.SIGHUP) {
+			t.Error("a program of nohup would end with its terminal")
+		}
+		return 0
+	})
 }

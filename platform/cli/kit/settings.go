@@ -3,7 +3,6 @@ package kit
 import (
 	"cmp"
 	"encoding"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,13 +22,13 @@ import (
 
 // Setting is one field of a settings struct, by its tags.
 type Setting struct {
-	Name  string // as flag and key of the file
-	env   string
-	def   string
-	shown string // the default, where it is worked out later
-	help  string
-	oneof []string
-	value reflect.Value
+	Name    string // as flag and key of the file
+	env     string
+	Default string
+	Shown   string // the default, where it is worked out later
+	Help    string
+	OneOf   []string
+	Value   reflect.Value
 }
 
 // Settings lists the fields of *config that have a name, those of embedded structs too. The tag env names
@@ -45,14 +44,14 @@ func settingsOf(v reflect.Value, defaults string) (list []Setting) {
 		if f.Tag.Get("json") == "" {
 			continue
 		}
-		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), def: f.Tag.Get("default"), shown: f.Tag.Get("shown"),
-			help: f.Tag.Get("help"), value: v.FieldByIndex(f.Index)}
+		s := Setting{Name: f.Tag.Get("json"), env: f.Tag.Get("env"), Default: f.Tag.Get("default"), Shown: f.Tag.Get("shown"),
+			Help: f.Tag.Get("help"), Value: v.FieldByIndex(f.Index)}
 		s.env = cmp.Or(s.env, "THAW_"+strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_")))
 		if name, def, _ := strings.Cut(defaults, "="); name == s.Name {
-			s.def = def
+			s.Default = def
 		}
 		if o := f.Tag.Get("oneof"); o != "" {
-			s.oneof = strings.Split(o, ",")
+			s.OneOf = strings.Split(o, ",")
 		}
 		list = append(list, s)
 	}
@@ -61,28 +60,28 @@ func settingsOf(v reflect.Value, defaults string) (list []Setting) {
 
 // set parses one text into the field.
 func (s Setting) set(text string) error {
-	if u, ok := s.value.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := s.Value.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
 	}
-	switch s.value.Kind() {
+	switch s.Value.Kind() {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
 			return fmt.Errorf("%q is neither true nor false", functions.Clip(text))
 		}
-		s.value.SetBool(b)
+		s.Value.SetBool(b)
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
 			return fmt.Errorf("%q is no number", functions.Clip(text))
 		}
-		s.value.SetInt(int64(n))
+		s.Value.SetInt(int64(n))
 	case reflect.Float64:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
 			return fmt.Errorf("%q is no number", functions.Clip(text))
 		}
-		s.value.SetFloat(x)
+		s.Value.SetFloat(x)
 	case reflect.Slice:
 		var list []string
 		for part := range strings.SplitSeq(text, ",") {
@@ -90,29 +89,29 @@ func (s Setting) set(text string) error {
 				list = append(list, part)
 			}
 		}
-		s.value.Set(reflect.ValueOf(list))
+		s.Value.Set(reflect.ValueOf(list))
 	default:
-		s.value.SetString(text)
+		s.Value.SetString(text)
 	}
 	return s.allowed()
 }
 
 func (s Setting) allowed() error {
-	if s.oneof != nil && !slices.Contains(s.oneof, s.value.String()) {
-		return fmt.Errorf("%q is not one of %s", functions.Clip(s.value.String()), strings.Join(s.oneof, ", "))
+	if s.OneOf != nil && !slices.Contains(s.OneOf, s.Value.String()) {
+		return fmt.Errorf("%q is not one of %s", functions.Clip(s.Value.String()), strings.Join(s.OneOf, ", "))
 	}
 	return nil
 }
 
 func (s Setting) Text() string {
-	if m, ok := s.value.Interface().(encoding.TextMarshaler); ok {
+	if m, ok := s.Value.Interface().(encoding.TextMarshaler); ok {
 		b, _ := m.MarshalText() // ours never fail
 		return string(b)
 	}
-	if s.value.Kind() == reflect.Slice {
-		return strings.Join(s.value.Interface().([]string), ",")
+	if s.Value.Kind() == reflect.Slice {
+		return strings.Join(s.Value.Interface().([]string), ",")
 	}
-	return fmt.Sprint(s.value.Interface())
+	return fmt.Sprint(s.Value.Interface())
 }
 
 // flagValue is a setting as a flag. It keeps its text until the file and the
@@ -123,25 +122,25 @@ type flagValue struct {
 }
 
 func (f *flagValue) String() string {
-	if f.s.shown != "" {
+	if f.s.Shown != "" {
 		return ""
 	}
-	return f.s.def
+	return f.s.Default
 }
 
 func (f *flagValue) Set(text string) error {
-	if f.s.value.Kind() != reflect.Slice {
+	if f.s.Value.Kind() != reflect.Slice {
 		f.given = nil
 	}
 	f.given = append(f.given, text)
 	// Tried on a copy, for the error to come with the flag.
 	probe := f.s
-	probe.value = reflect.New(f.s.value.Type()).Elem()
+	probe.Value = reflect.New(f.s.Value.Type()).Elem()
 	return probe.set(text)
 }
 
 func (f *flagValue) Type() string {
-	switch f.s.value.Interface().(type) {
+	switch f.s.Value.Interface().(type) {
 	case bool:
 		return "bool"
 	case int:
@@ -157,15 +156,15 @@ func (f *flagValue) Type() string {
 // RegisterFlags makes flags of the settings of *config.
 func RegisterFlags(fs *pflag.FlagSet, config any) {
 	for _, s := range Settings(config) {
-		help := s.help
-		if s.oneof != nil {
-			help += " (" + strings.Join(s.oneof, ", ") + ")"
+		help := s.Help
+		if s.OneOf != nil {
+			help += " (" + strings.Join(s.OneOf, ", ") + ")"
 		}
-		if s.shown != "" {
-			help += " (default " + s.shown + ")"
+		if s.Shown != "" {
+			help += " (default " + s.Shown + ")"
 		}
 		f := fs.VarPF(&flagValue{s: s}, s.Name, "", help+" ["+s.env+"]")
-		if s.value.Kind() == reflect.Bool {
+		if s.Value.Kind() == reflect.Bool {
 			f.NoOptDefVal = "true"
 		}
 	}
@@ -177,8 +176,8 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 	origin := map[string]string{}
 	list := Settings(config)
 	for _, s := range list {
-		if s.def != "" {
-			if err := s.set(s.def); err != nil {
+		if s.Default != "" {
+			if err := s.set(s.Default); err != nil {
 				return nil, fmt.Errorf("default of %s: %w", s.Name, err)
 			}
 		}
@@ -278,79 +277,13 @@ func ReadBounded(in io.Reader, path string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(in, most+1))
 }
 
-// ExampleFile is a file with every setting, commented.
-func ExampleFile(config any, schema string) []byte {
-	var b strings.Builder
-	b.WriteString("# yaml-language-server: $schema=" + schema + "\n")
-	b.WriteString("# Settings of thaw. A flag or a THAW_ variable overrules what stands here.\n")
-	for _, s := range Settings(config) {
-		def := s.def
-		if s.shown != "" {
-			def = ""
-		}
-		fmt.Fprintf(&b, "\n# %s%s", strings.ToUpper(s.help[:1]), s.help[1:])
-		if s.oneof != nil {
-			b.WriteString(" (" + strings.Join(s.oneof, ", ") + ")")
-		}
-		b.WriteString(".")
-		if s.shown != "" {
-			b.WriteString(" Unless said: " + s.shown + ".")
-		}
-		b.WriteString("\n")
-		switch s.value.Kind() {
-		case reflect.Slice:
-			def = "[]"
-		case reflect.Bool:
-		case reflect.String:
-			def = strconv.Quote(def)
-		}
-		fmt.Fprintf(&b, "#%s: %s\n", s.Name, def)
-	}
-	return []byte(b.String())
-}
-
-// SettingsSchema is the JSON schema of a file of settings.
-func SettingsSchema(config any, title string) []byte {
-	props := map[string]any{}
-	for _, s := range Settings(config) {
-		p := map[string]any{"description": s.help}
-		switch s.value.Kind() {
-		case reflect.Bool:
-			p["type"] = "boolean"
-		case reflect.Slice:
-			p["type"], p["items"] = "array", map[string]any{"type": "string"}
-		case reflect.String:
-			p["type"] = "string"
-		case reflect.Float64:
-			p["type"] = []string{"string", "number"}
-		default:
-			p["type"] = []string{"string", "integer"}
-		}
-		if s.oneof != nil {
-			p["enum"] = s.oneof
-		}
-		if s.def != "" && s.shown == "" && s.value.Kind() != reflect.Bool {
-			p["default"] = s.def
-		}
-		props[s.Name] = p
-	}
-	b, err := json.MarshalIndent(map[string]any{
-		"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title,
-		"type": "object", "additionalProperties": false, "properties": props,
-	}, "", "  ")
-	if err != nil {
-		panic(err) // only maps, strings and lists are in it
-	}
-	return append(b, '\n')
-}
-
 // Quoted is the value of the setting in the syntax of the file.
 func (s Setting) Quoted() string {
-	switch s.value.Kind() {
+	switch s.Value.Kind() {
 	case reflect.String:
-		return strconv.Quote(s.value.String())
+		return strconv.Quote(s.Value.String())
 	case reflect.Slice:
-		list := functions.ConvertAll(s.value.Interface().([]string), func(x string) string { return strconv.Quote(x) })
+		list := functions.ConvertAll(s.Value.Interface().([]string), func(x string) string { return strconv.Quote(x) })
 		return "[" + strings.Join(list, ", ") + "]"
 	}
 	return s.Text()

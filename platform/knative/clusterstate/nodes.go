@@ -239,28 +239,3 @@ func (n *nodeFacts) gpuList(held map[int]bool, strangers int) []functions.GPU {
 	slices.Reverse(out)
 	return out
 }
-
-// Store is a loader's report on the store of its node.
-type Store struct {
-	Connected bool
-	Cached    []functions.CachedModel
-	Ready     []functions.Name // revisions serving there: their bytes are present, even if the store lists them under another source
-}
-
-func (s *State) Stores() map[string]Store {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := make(map[string]Store, len(s.nodes))
-	for name, n := range s.nodes {
-		if n.reported != nil {
-			out[name] = Store{Connected: n.connected, Cached: n.reported.Cached}
-		}
-	}
-	for _, p := range s.bindings.pods {
-		if h, ok := out[p.node]; ok && p.rev != nil && p.reported != nil && p.reported.State == functions.Ready && p.active() {
-			h.Ready = append(h.Ready, p.rev.name)
-			out[p.node] = h
-		}
-	}
-	return out
-}

@@ -45,16 +45,15 @@ type Options struct {
 	Listener  net.Listener
 	Token     string // that peers present
 	// control streams need certificates of the Secret thaw-control-tls, which the leader renews; Token is that Secret's
-	Secure        bool
-	Policy        placement.Policy
-	Public        string                    // name of the activators' Service, for the status of Ingresses
-	Private       string                    // the same, cluster-local
-	NewForesee    func() *foresight.Options // called once per term
-	WebhookAddr   string                    // HOST:PORT of the scheduler hint webhook; "": none
-	AnnotateNodes bool                      // nodes are annotated with the models they have cached
-	Version       string
-	Log           *slog.Logger
-	Samples       []telemetry.Source // metrics of the program, beside the controller's
+	Secure      bool
+	Policy      placement.Policy
+	Public      string                    // name of the activators' Service, for the status of Ingresses
+	Private     string                    // the same, cluster-local
+	NewForesee  func() *foresight.Options // called once per term
+	WebhookAddr string                    // HOST:PORT of the scheduler hint webhook; "": none
+	Version     string
+	Log         *slog.Logger
+	Samples     []telemetry.Source // metrics of the program, beside the controller's
 	// EarlyDispatch lets activators send the first queued requests to a pod before it is
 	// READY; its shim holds them.
 	EarlyDispatch bool

@@ -12,13 +12,6 @@
 //	load      one more pod: the scale of the revision's Deployment (kubeWriter)
 //	unload    one pod less, after the replica's pod was marked for deletion first
 //
-// # Annotation of nodes
-//
-// cacheAnnotator writes on each node which models it has in memory or on disk, as
-// thaw.dev/cached-models, for people and other schedulers; thaw uses the loaders'
-// reports. A ValidatingAdmissionPolicy of the installation, thaw-nodes, forbids the
-// controller any other change of a node, which RBAC cannot express.
-//
 // # Leader election
 //
 // One controller leads (platform/knative/election); leaderTerm is what exists while it does. The term's

@@ -141,7 +141,7 @@ func (t *leaderTerm) makeOrchestrator(ctx context.Context) {
 	}
 	t.orchestrator = orchestrator.New(orchestrator.Options{
 		Epoch: t.epoch, Catalog: t.catalog, Policy: c.o.Policy, Foresight: c.o.NewForesee(), Ledger: ledger, Log: t.log,
-		Hooks: orchestrator.Hooks{Event: t.onEvent},
+		Event: t.onEvent,
 	})
 }
 
@@ -224,11 +224,6 @@ func (t *leaderTerm) parts() []func(context.Context) error {
 	}
 	if t.hints != nil {
 		parts = append(parts, t.hints.Run)
-	}
-	if t.c.o.AnnotateNodes {
-		annotator := &cacheAnnotator{kube: t.c.kube, nodes: t.c.core.Core().V1().Nodes().Lister(), models: t.catalog.ModelSources,
-			stores: t.cluster.Stores, log: t.log}
-		parts = append(parts, annotator.Run)
 	}
 	return parts
 }

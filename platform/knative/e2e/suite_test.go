@@ -89,7 +89,6 @@ func TestCluster(t *testing.T) {
 		{"quota", quota},
 		{"guarantee", guarantee},
 		{"turns", turns},
-		{"near", near},
 		{"bounds", bounds},
 		{"policy", policy},
 		{"limits", limits},

@@ -363,9 +363,7 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 		return h.done
 	}
 	h.inProgress = true
-	slices.SortStableFunc(h.Paths, func(a, b controlstream.Path) int {
-		return cmp.Or(cmp.Compare(len(b.Prefix), len(a.Prefix)), cmp.Compare(len(b.Headers), len(a.Headers)))
-	})
+	slices.SortStableFunc(h.Paths, comparePaths)
 	var paths []controlstream.Path
 	for _, p := range h.Paths {
 		if !slices.ContainsFunc(p.Splits, c.isOwnName) {
@@ -391,9 +389,15 @@ func (c *compiler) finishHost(h *pendingHost) bool {
 			paths = append(paths, through...)
 		}
 	}
+	slices.SortStableFunc(paths, comparePaths)
 	h.Paths, h.inProgress, h.done = paths, false, true
 	c.table.Hosts = append(c.table.Hosts, h.Host)
 	return true
+}
+
+// comparePaths puts the longest prefix first, then the most header conditions: Knative's order.
+func comparePaths(a, b controlstream.Path) int {
+	return cmp.Or(cmp.Compare(len(b.Prefix), len(a.Prefix)), cmp.Compare(len(b.Headers), len(a.Headers)))
 }
 
 // isOwnName reports whether a split leads back to thaw's ingress.

@@ -232,8 +232,8 @@ func TestCompile(t *testing.T) {
 			one("v", "{path: /a, rewriteHost: b, splits: ["+split("self", 100)+"]}", "{headers: {tag: {exact: new}}, rewriteHost: b, splits: ["+split("self", 100)+"]}", whole("web")),
 			one("b", "{path: /a/b, splits: ["+split("rev-1", 100)+"]}", "{path: /c, headers: {tag: {exact: old}}, splits: ["+split("rev-2", 100)+"]}", whole("rev-3"))},
 			"b [/a/b] {} 100%>a/rev-1\nb [/c] {Tag=old} 100%>a/rev-2\nb [] {} 100%>a/rev-3\n" +
-				"v [/a/b] {} as b 100%>a/rev-1\nv [/a] {} as b 100%>a/rev-3\n" +
-				"v [/a/b] {Tag=new} as b 100%>a/rev-1\nv [] {Tag=new} as b 100%>a/rev-3\nv [] {} 100%>10.96.0.7:80\n", ""},
+				"v [/a/b] {Tag=new} as b 100%>a/rev-1\nv [/a/b] {} as b 100%>a/rev-1\nv [/a] {} as b 100%>a/rev-3\n" +
+				"v [] {Tag=new} as b 100%>a/rev-3\nv [] {} 100%>10.96.0.7:80\n", ""},
 		"by way of two": {[]string{
 			one("w", "{rewriteHost: v, splits: ["+split("self", 100)+"]}"), one("v", "{rewriteHost: b, splits: ["+split("self", 100)+"]}"), one("b", whole("rev"))},
 			"b [] {} 100%>a/rev\nv [] {} as b 100%>a/rev\nw [] {} as b 100%>a/rev\n", ""},

@@ -179,10 +179,10 @@ func TestRights(t *testing.T) {
 	for r := range granted {
 		t.Errorf("%+v is granted, and has no reason in Rights", r)
 	}
-	// RBAC allows any patch of nodes, Deployments and pods and the deletion of any pod;
+	// RBAC allows any patch of Deployments and pods and the deletion of any pod;
 	// policies limit that to what the controller does.
 	for _, r := range Rights {
-		name := map[string]string{"nodes patch": "thaw-nodes", "deployments patch": "thaw-scale", "pods patch": "thaw-force-delete", "pods delete": "thaw-force-delete"}[r.Resource+" "+r.Verb]
+		name := map[string]string{"deployments patch": "thaw-scale", "pods patch": "thaw-force-delete", "pods delete": "thaw-force-delete"}[r.Resource+" "+r.Verb]
 		if name == "" {
 			if slices.Contains([]string{"patch", "delete"}, r.Verb) && r.Name == "" && r.Resource != "events" {
 				t.Errorf("%+v is of all there are, and bounded by no policy", r)

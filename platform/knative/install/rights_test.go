@@ -39,7 +39,6 @@ var Rights = makeRights(
 		"thaw-force-delete refuses pods that are not terminating or not a revision's"},
 	rightRow{"*", "", "pods/log", "", "get", "thaw logs"},
 	rightRow{"*", "", "nodes", "", "list watch", "GPUs and taints"},
-	rightRow{"*", "", "nodes", "", "patch", "the annotation thaw.dev/cached-models; the policy thaw-nodes refuses any other change"},
 	rightRow{"*", "", "namespaces", "", "list watch", "teams, and their limits in annotations"},
 	rightRow{"*", "", "resourcequotas", "", "list watch", "GPUs that a team may hold"},
 	rightRow{"*", "", "services", "", "list watch", "addresses of routes to other Services than models"},

@@ -89,7 +89,7 @@ func Render(t *functions.Team, s Settings) ([]runtime.Object, error) {
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"serving.knative.dev"}, Resources: []string{"services"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
 			{APIGroups: []string{"serving.knative.dev"}, Resources: []string{"configurations", "revisions", "routes"}, Verbs: []string{"get", "list", "watch"}},
-			{APIGroups: []string{""}, Resources: []string{"events", "pods", "resourcequotas"}, Verbs: []string{"get", "list", "watch"}},
+			{APIGroups: []string{""}, Resources: []string{"events", "limitranges", "pods", "resourcequotas"}, Verbs: []string{"get", "list", "watch"}},
 			{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
 			{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{name}, Verbs: []string{"get"}},
 			// The Secret exists, so that members need no right to create Secrets.

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/thaw-dev/thaw/activator/auth"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 )
@@ -179,7 +180,7 @@ func Keys(secrets []*corev1.Secret) (controlstream.Keys, []string) {
 				continue
 			}
 			of[k.hash] = s.Namespace
-			keys.Keys = append(keys.Keys, controlstream.Key{ID: k.ID, Name: k.Name, Team: s.Namespace, Hash: k.hash})
+			keys.Keys = append(keys.Keys, auth.StoredKey{Key: auth.Key{ID: k.ID, Name: k.Name, Team: s.Namespace}, Hash: k.hash})
 		}
 	}
 	return keys, problems

@@ -131,7 +131,7 @@ func (w *Watcher) read() {
 	w.reportProblems("", problems)
 	keys.Keys = found.Keys
 	w.keys.Trust(w.o.Tokens()...)
-	if err := w.keys.Set(keys.Replicated()); err != nil {
+	if err := w.keys.Set(keys.Keys); err != nil {
 		w.reportProblems(" ", []string{err.Error()})
 	}
 	w.o.Apply(keys)

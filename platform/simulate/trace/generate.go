@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"container/heap"
 	"errors"
 	"fmt"
 	"io"
@@ -227,7 +228,7 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 			}
 		}
 	}
-	h := make(heap[burstyRate], 0, len(uses))
+	h := make(queue[burstyRate], 0, len(uses))
 	for i := range uses {
 		mean := share[i] * float64(s.Requests) / float64(span) * (1 + diurnal) / mid
 		l := burstyRate{quiet: mean, burst: mean, model: int32(i)}
@@ -242,7 +243,7 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 			l.until = int64(min(draw.ExpFloat64()*duration, float64(end)))
 		}
 		if at := next(&l, 0); at < end {
-			h.push(at, int32(i), l)
+			heap.Push(&h, item[burstyRate]{at, int32(i), l})
 		}
 	}
 	for len(h) > 0 {
@@ -252,9 +253,9 @@ func (s *Spec) generate(uses []Use, share []float64, span time.Duration, seed ui
 			return
 		}
 		if it.at = next(&it.v, it.at); it.at >= end {
-			h.pop()
+			heap.Pop(&h)
 		} else {
-			h.sink()
+			heap.Fix(&h, 0)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"container/heap"
 	"bufio"
 	"bytes"
 	"cmp"
@@ -280,15 +281,15 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	}
 	t.Span = last.Sub(first)
 	t.read = func(yield func(Request, error) bool) {
-		var held heap[Request]
+		var held queue[Request]
 		var newest time.Duration
 		stopped := false // by the consumer
 		_, err := requests(func(n int, at time.Time, r Request) error {
 			r.At = max(0, at.Sub(first))
 			newest = max(newest, r.At)
-			held.push(int64(r.At), int32(n), r)
+			heap.Push(&held, item[Request]{int64(r.At), int32(n), r})
 			for len(held) > 0 && held[0].at <= int64(newest-delay) {
-				if !yield(held.pop(), nil) {
+				if !yield(heap.Pop(&held).(item[Request]).v, nil) {
 					stopped = true
 					return errStop
 				}
@@ -300,7 +301,7 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 			return
 		}
 		for !stopped && len(held) > 0 {
-			if !yield(held.pop(), nil) {
+			if !yield(heap.Pop(&held).(item[Request]).v, nil) {
 				return
 			}
 		}
@@ -308,8 +309,8 @@ func openLines(s *source, format string, parse parser) (*Trace, error) {
 	return t, nil
 }
 
-// heap is a binary heap by time; at equal times the smaller tie comes first.
-type heap[T any] []item[T]
+// queue is a heap by time; at equal times the smaller order comes first.
+type queue[T any] []item[T]
 
 type item[T any] struct {
 	at    int64
@@ -317,47 +318,18 @@ type item[T any] struct {
 	v     T
 }
 
-func (i *item[T]) before(b *item[T]) bool { return i.at < b.at || i.at == b.at && i.order < b.order }
+func (q queue[T]) Len() int { return len(q) }
 
-func (h *heap[T]) push(at int64, order int32, v T) {
-	*h = append(*h, item[T]{at, order, v})
-	s := *h
-	for i := len(s) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !s[i].before(&s[up]) {
-			break
-		}
-		s[i], s[up] = s[up], s[i]
-		i = up
-	}
-}
+func (q queue[T]) Less(i, j int) bool { return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order }
 
-func (h *heap[T]) pop() T {
-	s := *h
-	v := s[0].v
-	s[0] = s[len(s)-1]
-	s[len(s)-1] = item[T]{}
-	*h = s[:len(s)-1]
-	h.sink()
-	return v
-}
+func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
-// sink restores the heap order from the root.
-func (h *heap[T]) sink() {
-	s := *h
-	for i := 0; ; {
-		minimum := i
-		for c := 2*i + 1; c <= 2*i+2 && c < len(s); c++ {
-			if s[c].before(&s[minimum]) {
-				minimum = c
-			}
-		}
-		if minimum == i {
-			return
-		}
-		s[i], s[minimum] = s[minimum], s[i]
-		i = minimum
-	}
+func (q *queue[T]) Push(x any) { *q = append(*q, x.(item[T])) }
+
+func (q *queue[T]) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
 }
 
 // ByUse sorts the uses by requests, descending, then by name.

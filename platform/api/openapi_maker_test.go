@@ -13,7 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
-func document(rows []endpoint, version string) []byte {
+func makeDocument(rows []endpoint) []byte {
 	s := &schemas{defs: map[string]any{}, types: map[string]reflect.Type{}}
 	paths := map[string]map[string]any{}
 	for _, e := range rows {
@@ -62,7 +62,7 @@ func document(rows []endpoint, version string) []byte {
 	}}}
 	b, err := json.MarshalIndent(map[string]any{
 		"openapi":    "3.1.0",
-		"info":       map[string]any{"title": "thaw control API", "version": version, "license": map[string]any{"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+		"info":       map[string]any{"title": "thaw control API", "version": "{version}", "license": map[string]any{"name": "Apache-2.0", "identifier": "Apache-2.0"}},
 		"paths":      paths,
 		"components": map[string]any{"schemas": s.defs, "securitySchemes": map[string]any{"key": map[string]any{"type": "http", "scheme": "bearer"}}},
 		"security":   []any{map[string]any{"key": []string{}}},
@@ -168,3 +168,5 @@ func defName(t reflect.Type) string {
 	}
 	return name
 }
+
+func (p permission) String() string { return [...]string{"read", "admin", "probe", "own"}[p] }
