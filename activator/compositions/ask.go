@@ -189,7 +189,7 @@ func (a *asked) send(ctx context.Context, name string, format jsontext.Value) er
 	s := call.Open(ctx, a.r.s.o.Serve, &a.r.caller, Path, a.r.fields, a.body)
 	defer s.Close()
 	a.noteHead(s)
-	if !s.IsEvents() {
+	if !s.IsEvents {
 		whole, err := s.Whole()
 		if err != nil {
 			return a.broken(ctx, err)
