@@ -1,7 +1,9 @@
 package collect
 
 import (
+	"flag"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -93,6 +95,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
+var update = flag.Bool("update", false, "write the records of testdata anew: read what changed in them")
+
 // TestRecordOfStreamedAnswers: the stream that each endpoint's clients get of a whole answer.
 func TestRecordOfStreamedAnswers(t *testing.T) {
 	var lines []string
@@ -105,9 +109,21 @@ func TestRecordOfStreamedAnswers(t *testing.T) {
 			`{"id":"r","status":"incomplete","output":[{"id":"i","content":[{"type":"output_text","text":"a","n":1},{"type":"refusal"},{"type":"output_text","text":"b"}]},{"id":"f","arguments":"{}"},{"id":"g","content":[]}],"usage":{"input_tokens":3}}`,
 		} {
 			for _, usage := range []bool{false, true}[:1+strings.Count(path, "completions")] {
-				lines = append(lines, fmt.Sprintf("%s, usage %v, %s: %s", path, usage, in, StreamWhole(path, []byte(in), usage)))
+				lines = append(lines, fmt.Sprintf("%s, usage %v, %s: %s", path, usage, in, Stream(path, []byte(in), usage)))
 			}
 		}
 	}
-	record(t, "streamed.txt", lines)
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], "\n", `\n`)
+	}
+	got := strings.Join(lines, "\n") + "\n"
+	const file = "testdata/streamed.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || string(want) != got {
+		t.Errorf("%v, or another stream: read the difference after -update", err)
+	}
 }
