@@ -25,6 +25,7 @@ func TestErrorRun(t *testing.T) {
 		"two in a row":                 {[]int{200, 500, 500}, 1},
 		"two, refusals between":        {[]int{500, 400, 422, 502}, 1},
 		"a long run":                   {[]int{500, 500, 502, 500, 504, 500, 500, 500, 500}, 3},
+		"generations that failed":      {[]int{424, 424}, 1},
 		"a run after another":          {[]int{500, 500, 200, 500, 500}, 2},
 		"an engine that is busy":       {[]int{503, 503, 503, 503}, 0},
 		"an engine without a function": {[]int{501, 501, 501, 501}, 0},
@@ -53,7 +54,7 @@ func TestErrorRun(t *testing.T) {
 						t.Errorf("reported: %q", got)
 					}
 					for _, report := range got {
-						if !strings.Contains(report, "errors, the last with HTTP 50") || strings.Contains(report, "CUDA") {
+						if !strings.Contains(report, "errors, the last with HTTP ") || strings.Contains(report, "CUDA") {
 							t.Error(report)
 						}
 					}

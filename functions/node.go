@@ -286,7 +286,7 @@ func (r *ErrorRun) Note(status int) (probe bool) {
 			r.count.Store(0)
 		}
 		return false
-	case status < 500, status == 501, status == 503:
+	case status < 500 && status != 424, status == 501, status == 503: // 424 is TGI's for a generation that failed
 		return false
 	}
 	n := r.count.Add(1)

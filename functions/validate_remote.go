@@ -65,15 +65,16 @@ func checkURL(s string, plain func(*url.URL) bool) (message, hint string) {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Sprintf("a Remote is reached over https, not %s", Clip(u.Scheme)), like
 	case u.User != nil:
-		return "a URL carries no user and password", "the key comes from keyFrom: {env: NAME} or {file: PATH}; Azure's base, https://NAME.openai.azure.com/openai/v1, needs no api-version"
+		return "a URL carries no user and password", "the key comes from keyFrom: {env: NAME} or {file: PATH}"
 	case strings.Contains(s, "?"):
-		return "a base URL has no query", "the key comes from keyFrom: {env: NAME} or {file: PATH}"
+		return "a base URL has no query", "the key comes from keyFrom: {env: NAME} or {file: PATH}; Azure's base, " +
+			"https://NAME.openai.azure.com/openai/v1, needs no api-version"
 	case strings.Contains(s, "#"):
 		return "a base URL has no fragment", like
 	case u.Hostname() == "" || !validPort(u):
 		return fmt.Sprintf("%q has no host, or a port that is none", Clip(s)), like
 	}
-	for _, end := range []string{"/chat/completions", "/completions", "/embeddings", "/responses"} {
+	for _, end := range []string{"/chat/completions", "/completions", "/embeddings", "/responses", "/messages"} {
 		if base, cut := strings.CutSuffix(strings.TrimRight(s, "/"), end); cut {
 			return fmt.Sprintf("%q is one endpoint, and the base of all is wanted", Clip(s)), fmt.Sprintf("did you mean %s?", Clip(base))
 		}

@@ -167,6 +167,8 @@ func TestValidateRemote(t *testing.T) {
 		{"port no number", at("https://u:sk-secret@api.example.com:x/v1"), "spec.url", "no URL"},
 		{"blank", at("https://api.example.com/v1 "), "spec.url", "blank"},
 		{"control", at("https://api.example.com/\x1b"), "spec.url", "control"},
+		{"Anthropic's endpoint", at("https://api.example.com/v1/messages"), "spec.url", "did you mean https://api.example.com/v1?"},
+		{"a query of Azure", at("https://a.example.com/openai/deployments/d?api-version=1"), "spec.url", "Azure's base, https://NAME"},
 		{"one endpoint", at("https://api.example.com/v1/chat/completions"), "spec.url", "did you mean https://api.example.com/v1?"},
 		{"long", at("https://x/" + strings.Repeat("a", 3000)), "spec.url", "longer than 2048"},
 		{"model", func(r *Remote) { r.Spec.Model = "a\nb" }, "spec.model", "control"},

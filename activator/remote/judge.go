@@ -139,7 +139,7 @@ func (c *Call) words(body []byte, whole bool) string {
 func (t *target) keyPlace() string {
 	switch from := t.spec.Spec.KeyFrom; {
 	case from.Env != "":
-		return "which is in the variable " + from.Env
+		return "which is in the variable " + from.Env + ", read when thaw starts"
 	case t.keyFile.path != "":
 		return "which is in the file that keyFrom names"
 	}
@@ -174,29 +174,21 @@ func (c *Call) judgeStatus(res *upstream.Response, body []byte, whole bool) *ope
 		_, path := c.t.path(c.request.Endpoint)
 		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` answers %d at %s%s%s.", name, status, path, words, hint))
 	}
-	e := openai.EngineError(status, res.Header, body, c.t.owner.o.Now())
-	switch {
-	case passes && status == 404 && e.JSON != nil && bytes.Contains(body, []byte("model")):
+	if !passes {
+		body = nil
+	}
+	switch e := openai.EngineError(status, res.Header, body, c.t.owner.o.Now()); {
+	case status == 404 && e.JSON != nil && bytes.Contains(body, []byte("model")):
 		e.JSON, e.Message = nil, fmt.Sprintf("The remote `%s` answers 404%s (model: %s in its file)", name, words, functions.Clip(c.Model()))
 		return e
-	case passes && e.JSON != nil:
+	case e.JSON != nil:
 		return nil
 	case status == 404 || status == 405:
 		return openai.New(openai.UnknownEndpoint, fmt.Sprintf("The remote `%s` does not serve %s%s.", name, c.request.Endpoint, words))
-	case passes:
-		e.Message = fmt.Sprintf("The remote `%s` answers %d%s", name, status, cmp.Or(words, " and no text"))
+	default:
+		e.Message = fmt.Sprintf("The remote `%s` answers %d%s", name, status, cmp.Or(words, " without words that may be shown"))
 		return e
-	case status == 429:
-		return openai.New(openai.RateLimitExceeded,
-			fmt.Sprintf("The other side of the remote `%s` takes no more requests now.", name)).After(c.RetryAfter())
-	case status < 500:
-		e := openai.New(openai.InvalidRequest, fmt.Sprintf("The remote `%s` refused the request.", name))
-		e.Status = status
-		return e
-	case status == 503:
-		return c.t.unavailable(fmt.Sprintf("it answers with status %d", status)).After(c.RetryAfter())
 	}
-	return c.broken(fmt.Sprintf("it answers with status %d", status))
 }
 
 // pathHint is what may be wrong with a url that has no version in its path; "" it has one.
@@ -233,28 +225,13 @@ func (c *Call) judgeFrame(e *openai.Error) *openai.Error {
 
 // holdRequests keeps requests back until the other side takes some again.
 func (c *Call) holdRequests() {
-	pause := c.pause()
-	if pause == 0 {
-		return
-	}
-	t := c.t
-	until := t.owner.o.Now().Add(pause)
+	t, now := c.t, c.t.owner.o.Now()
+	until := now.Add(openai.ParseRetryAfter(c.after, now, maxPause))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if until.After(t.heldUntil) {
 		t.heldUntil = until
 	}
-}
-
-// pause is the Retry-After of the answer; 0: it has none.
-func (c *Call) pause() time.Duration {
-	return openai.ParseRetryAfter(c.after, c.t.owner.o.Now(), maxPause)
-}
-
-// RetryAfter is after how long the client may try again: as the other side has it, or in a
-// second, and never more than clients bear.
-func (c *Call) RetryAfter() time.Duration {
-	return min(max(c.pause(), time.Second), openai.MaxRetryAfter)
 }
 
 // Codes and types of a 403 that are about the key or the account: every request would be

@@ -7,7 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 )
+
+// assignment begins a line of a file of variables, such as OPENAI_API_KEY=….
+var assignment = regexp.MustCompile(`^[A-Z][A-Z0-9]*_[A-Z0-9_]*=.`)
 
 // maxKey bounds a key in bytes.
 const maxKey = 4 << 10
@@ -39,9 +43,9 @@ func (f *keyFile) read() (key, reason string, fresh bool) {
 		f.info = nil
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			err = errors.New("does not exist")
+			err = errors.New("does not exist: write the key into it; it is read when it changes")
 		case errors.Is(err, fs.ErrPermission):
-			err = errors.New("may not be read by this server")
+			err = errors.New("may not be read by this server: chown it to the user of thaw, or chmod g+r")
 		case errors.Is(err, errNoFile):
 		default:
 			err = errors.New("cannot be read")
@@ -66,15 +70,17 @@ func readBounded(path string) ([]byte, error) {
 // cleanKey checks a key that came from the place named. The reason, if any, is why there is
 // none; it never has a part of the key.
 func cleanKey(raw []byte, place string) (key, reason string) {
-	raw = bytes.TrimSpace(raw)
+	const alone = " (the key alone, without a name, quotes or Bearer)"
+	raw = bytes.TrimSpace(bytes.TrimPrefix(raw, []byte("\ufeff")))
 	switch {
 	case len(raw) == 0:
-		return "", place + " is empty or not set"
+		return "", place + " is empty or not set (it is read when thaw starts, a file also when it changes)"
 	case len(raw) > maxKey:
-		return "", place + " holds more than a key"
-	}
-	if bytes.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return "", place + " holds characters that no key has"
+		return "", place + " holds more than a key" + alone
+	case bytes.ContainsFunc(raw, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return "", place + " holds characters that no key has, such as blanks" + alone
+	case bytes.ContainsAny(raw, "\"'{}") || assignment.Match(raw):
+		return "", place + " holds more than a key: quotes, a name or JSON" + alone
 	}
 	return string(raw), ""
 }

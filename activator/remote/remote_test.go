@@ -227,7 +227,9 @@ func TestKeyFile(t *testing.T) {
 		t.Fatalf("%+v %v", c, e)
 	}
 	c.End(openai.Usage{}, 499, now)
-	for text, reason := range map[string]string{" \n": "is empty", "sk-a sk-b": "characters that no key has", "sk-\x01": "characters that no key has", strings.Repeat("k", 5000): "more than a key"} {
+	for text, reason := range map[string]string{" \n": "is empty", "sk-a sk-b": "characters that no key has", "sk-\x01": "characters that no key has",
+		`"sk-a"`: "quotes, a name or JSON", "OPENAI_API_KEY=sk-a": "quotes, a name or JSON", `{"api_key":"sk-a"}`: "quotes, a name or JSON", "Bearer sk-a": "or Bearer",
+		strings.Repeat("k", 5000): "more than a key"} {
 		write(text)
 		state(functions.Failed, reason)
 	}

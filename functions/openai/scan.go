@@ -201,7 +201,7 @@ func (s *Stream) lookAtData(d []byte) bool {
 		i := memberValue(d, "finish_reason")
 		for at := 0; i >= 0 && !s.Finished; i = memberValue(d[at:], "finish_reason") {
 			at += i
-			s.Finished = holdsText(d, at) // some engines write an empty one in each chunk
+			s.Finished = holdsText(d, at) || at < len(d) && d[at] == '{' // some engines write an empty one in each chunk
 		}
 		if i = memberValue(d, "stop_reason"); i >= 0 && holdsText(d, i) { // the messages endpoint
 			s.Finished = true

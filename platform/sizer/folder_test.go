@@ -114,8 +114,8 @@ func publicMemory(t *testing.T) *sourcetest.Memory {
 		t.Fatal(err)
 	}
 	m := new(sourcetest.Memory)
-	m.Put("s3://b/m", "config.json", []byte(mistral))
-	m.Put("s3://b/m", "model.safetensors", weights)
+	m.Put("s3://models/m", "config.json", []byte(mistral))
+	m.Put("s3://models/m", "model.safetensors", weights)
 	return m
 }
 
@@ -125,20 +125,20 @@ func TestFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, m := filepath.Join(t.TempDir(), "resources.json"), publicMemory(t)
 		w := newFolderWorld(t, path, m)
-		if got := w.read("m", "s3://b/m", nil); got != (functions.Resources{}) {
+		if got := w.read("m", "s3://models/m", nil); got != (functions.Resources{}) {
 			t.Errorf("%+v before anything is known", got)
 		}
-		w.read("silent", "gs://b/m", nil)
+		w.read("silent", "gs://models/m", nil)
 		own := functions.Resources{GPUs: 1, GPUMemory: gib}
-		if got := w.read("own", "s3://b/m", func(s *functions.ModelSpec) { s.Resources = own }); got != own {
+		if got := w.read("own", "s3://models/m", func(s *functions.ModelSpec) { s.Resources = own }); got != own {
 			t.Errorf("a file's own became %+v", got)
 		}
-		if got := w.read("ember", "s3://b/m", func(s *functions.ModelSpec) { s.Engine = functions.EngineEmber }); got != (functions.Resources{}) {
+		if got := w.read("ember", "s3://models/m", func(s *functions.ModelSpec) { s.Engine = functions.EngineEmber }); got != (functions.Resources{}) {
 			t.Errorf("%+v", got)
 		}
 		stop := w.run()
 		w.want("m", "m: spec.resources is left out, and was worked out: {gpus: 1,")
-		sized := w.read("m", "s3://b/m", nil)
+		sized := w.read("m", "s3://models/m", nil)
 		if sized.GPUs != 1 || sized.GPUMemory < 64*gib {
 			t.Errorf("%+v", sized)
 		}
@@ -149,11 +149,11 @@ func TestFolder(t *testing.T) {
 		w.want("") // tried again, and the same
 
 		half := func(s *functions.ModelSpec) { s.Scale.Target = 4 }
-		if got := w.read("m", "s3://b/m", half); got != sized {
+		if got := w.read("m", "s3://models/m", half); got != sized {
 			t.Errorf("until the new ones are known: %+v", got)
 		}
 		w.want("m", "for 4 x 32768 tokens")
-		smaller := w.read("m", "s3://b/m", half)
+		smaller := w.read("m", "s3://models/m", half)
 		if smaller.GPUMemory >= sized.GPUMemory {
 			t.Errorf("%+v, before %+v", smaller, sized)
 		}
@@ -161,7 +161,7 @@ func TestFolder(t *testing.T) {
 		stop()
 
 		w = newFolderWorld(t, path, m)
-		if got := w.read("m", "s3://b/m", half); got != smaller {
+		if got := w.read("m", "s3://models/m", half); got != smaller {
 			t.Errorf("after a restart: %+v, want %+v", got, smaller)
 		}
 		stop = w.run()
@@ -175,7 +175,7 @@ func TestFolderWaitsForGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFolderWorld(t, filepath.Join(t.TempDir(), "resources.json"), publicMemory(t))
 		w.nodes = nil
-		w.read("m", "s3://b/m", nil)
+		w.read("m", "s3://models/m", nil)
 		defer w.run()()
 		w.want("", "m: spec.resources is left out, and nothing is reserved: no node has a GPU")
 		w.mu.Lock()

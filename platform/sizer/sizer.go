@@ -57,6 +57,9 @@ func (s Sizer) CheckGPUs(ctx context.Context, m *functions.Model) error {
 	if n < 2 {
 		return nil
 	}
+	if given := spec.Resources.GPUs; given > 0 && n > given {
+		return fmt.Errorf("args ask for %d GPUs, and resources.gpus is %d (leave the flag out, or gpus: %d)", n, given, n)
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	spec.Adapters = nil

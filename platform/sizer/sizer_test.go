@@ -46,16 +46,16 @@ func TestSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := new(sourcetest.Memory)
-	m.Put("s3://b/m", "config.json", []byte(mistral))
-	m.Put("s3://b/m", "model.safetensors", weights)
-	m.Put("s3://b/lora", "adapter_config.json", []byte(lora))
-	m.Put("s3://b/lora", "adapter_model.safetensors", weights)
-	m.Put("s3://b/gguf", "m.gguf", single)
+	m.Put("s3://models/m", "config.json", []byte(mistral))
+	m.Put("s3://models/m", "model.safetensors", weights)
+	m.Put("s3://models/lora", "adapter_config.json", []byte(lora))
+	m.Put("s3://models/lora", "adapter_model.safetensors", weights)
+	m.Put("s3://models/gguf", "m.gguf", single)
 	lost := node("lost", 80*gib)
 	lost.Lost = true
 	vllm := func(change func(*functions.ModelSpec)) functions.ModelSpec {
 		s := functions.Defaults()
-		s.Engine, s.Source = functions.EngineVLLM, "s3://b/m"
+		s.Engine, s.Source = functions.EngineVLLM, "s3://models/m"
 		if change != nil {
 			change(&s)
 		}
@@ -73,7 +73,7 @@ func TestSize(t *testing.T) {
 		{"ember", vllm(func(s *functions.ModelSpec) { s.Engine = functions.EngineEmber }), []functions.Node{node("a", 80*gib)}, 0, 0, nil},
 		{"command", vllm(func(s *functions.ModelSpec) { s.Engine = functions.EngineCommand }), []functions.Node{node("a", 80*gib)}, 0, 0, nil},
 		{"no GPU", vllm(nil), []functions.Node{node("a"), node("b", 0), lost}, 0, 0, []string{"nothing is reserved: no node has a GPU"}},
-		{"no source", vllm(func(s *functions.ModelSpec) { s.Source = "s3://b/nothing" }), []functions.Node{node("a", 80*gib)}, 0, 0, []string{"nothing is reserved: it could not be worked out: s3://b/nothing"}},
+		{"no source", vllm(func(s *functions.ModelSpec) { s.Source = "s3://models/nothing" }), []functions.Node{node("a", 80*gib)}, 0, 0, []string{"nothing is reserved: it could not be worked out: s3://models/nothing"}},
 		{"on one", vllm(nil), []functions.Node{node("a", 80*gib)}, 1, 64 * gib, []string{"worked out: {gpus: 1, gpuMemory: ", "KV cache of 64 GiB for 8 x 32768 tokens"}},
 		{"by its args", vllm(func(s *functions.ModelSpec) { s.Args, s.Scale.Target = []string{"--max-model-len=4096"}, 4 }), []functions.Node{node("a", 80*gib)}, 1, 4 * gib, []string{"for 4 x 4096 tokens"}},
 		{"tensor parallel by its args", vllm(func(s *functions.ModelSpec) { s.Args = []string{"-tp", "2"} }), []functions.Node{node("a", 80*gib, 80*gib)}, 2, 32 * gib, nil},
@@ -81,10 +81,14 @@ func TestSize(t *testing.T) {
 		{"the smallest GPU of a node counts", vllm(nil), []functions.Node{node("a", 80*gib, 16*gib)}, 2, 8 * gib, []string{"for 2 x "}},
 		{"fewer requests at once", vllm(nil), []functions.Node{node("a", 24*gib)}, 1, 16 * gib, []string{"for 2 x 32768 tokens"}},
 		{"no room", vllm(nil), []functions.Node{node("a", 8*gib), node("b", 9*gib)}, 1, 8 * gib, []string{"no node has room for that now, and the largest, b, has 1 x 9 GiB"}},
-		{"adapters", vllm(func(s *functions.ModelSpec) { s.Adapters = []functions.Adapter{{Name: "a", Source: "s3://b/lora"}} }), []functions.Node{node("a", 80*gib)}, 1, 64 * gib, nil},
-		{"an adapter that is not there", vllm(func(s *functions.ModelSpec) { s.Adapters = []functions.Adapter{{Name: "a", Source: "s3://b/nothing"}} }), []functions.Node{node("a", 80*gib)}, 0, 0, []string{"could not be worked out"}},
+		{"adapters", vllm(func(s *functions.ModelSpec) {
+			s.Adapters = []functions.Adapter{{Name: "a", Source: "s3://models/lora"}}
+		}), []functions.Node{node("a", 80*gib)}, 1, 64 * gib, nil},
+		{"an adapter that is not there", vllm(func(s *functions.ModelSpec) {
+			s.Adapters = []functions.Adapter{{Name: "a", Source: "s3://models/nothing"}}
+		}), []functions.Node{node("a", 80*gib)}, 0, 0, []string{"could not be worked out"}},
 		{"llama.cpp", vllm(func(s *functions.ModelSpec) {
-			s.Engine, s.Source, s.Args = functions.EngineLlamaCpp, "s3://b/gguf", []string{"-c", "8192"}
+			s.Engine, s.Source, s.Args = functions.EngineLlamaCpp, "s3://models/gguf", []string{"-c", "8192"}
 		}), []functions.Node{node("a", 16*gib)}, 1, gib / 2, []string{"for 1 x 8192 tokens"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -111,13 +115,13 @@ func TestSize(t *testing.T) {
 func TestSizeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := new(sourcetest.Memory)
-		m.Put("s3://b/m", "config.json", nil)
+		m.Put("s3://models/m", "config.json", nil)
 		m.Before = func(ctx context.Context, _ string, _, _ int64) error {
 			<-ctx.Done()
 			return &source.Error{Kind: source.Unavailable, Detail: "no answer", Err: context.Cause(ctx)}
 		}
 		model := functions.NewModel()
-		model.Spec.Engine, model.Spec.Source = functions.EngineVLLM, "s3://b/m"
+		model.Spec.Engine, model.Spec.Source = functions.EngineVLLM, "s3://models/m"
 		s := Sizer{Sources: func() (map[string]loader.Source, func()) { return map[string]loader.Source{"s3": m}, func() {} }, Nodes: func() []functions.Node { return []functions.Node{node("a", gib)} }}
 		if got, text := s.Size(t.Context(), model); got != (functions.Resources{}) || !strings.Contains(text, "did not answer within 20s") {
 			t.Errorf("%+v %q", got, text)
@@ -135,8 +139,8 @@ func TestCheckWeights(t *testing.T) {
 		}
 	}
 	m := new(sourcetest.Memory)
-	m.Put("s3://b/m", "a.gguf", []byte("GGUF"))
-	m.Put("s3://b/m", "b.gguf", []byte("GGUF"))
+	m.Put("s3://models/m", "a.gguf", []byte("GGUF"))
+	m.Put("s3://models/m", "b.gguf", []byte("GGUF"))
 	s := Sizer{Sources: func() (map[string]loader.Source, func()) {
 		return map[string]loader.Source{"s3": m, "file": dir.Source{}}, func() {}
 	}}
@@ -145,10 +149,10 @@ func TestCheckWeights(t *testing.T) {
 		engine          functions.Engine
 		want            string
 	}{
-		{"s3://b/m", "", functions.EngineLlamaCpp, "a.gguf (4 B), b.gguf (4 B)"},
-		{"s3://b/m", "b.*", functions.EngineLlamaCpp, ""},
-		{"s3://b/m", "c.*", functions.EngineLlamaCpp, "matches"},
-		{"s3://b/m", "", functions.EngineCommand, ""},
+		{"s3://models/m", "", functions.EngineLlamaCpp, "a.gguf (4 B), b.gguf (4 B)"},
+		{"s3://models/m", "b.*", functions.EngineLlamaCpp, ""},
+		{"s3://models/m", "c.*", functions.EngineLlamaCpp, "matches"},
+		{"s3://models/m", "", functions.EngineCommand, ""},
 		{".", "", functions.EngineLlamaCpp, "m-BF16.gguf (4 B), m-Q4_K_M.gguf (4 B)"},
 		{"./m-BF16.gguf", "", functions.EngineLlamaCpp, ""},
 		{".", "*Q4*", functions.EngineLlamaCpp, ""},
@@ -167,8 +171,8 @@ func TestCheckWeights(t *testing.T) {
 // with the numbers that it can, where the source can be read.
 func TestCheckGPUs(t *testing.T) {
 	m := new(sourcetest.Memory)
-	m.Put("s3://b/m", "config.json", []byte(mistral))
-	m.Put("s3://b/m", "model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	m.Put("s3://models/m", "config.json", []byte(mistral))
+	m.Put("s3://models/m", "model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
 	s := Sizer{Sources: func() (map[string]loader.Source, func()) { return map[string]loader.Source{"s3": m}, func() {} }}
 	for _, tc := range []struct {
 		engine functions.Engine
@@ -177,14 +181,15 @@ func TestCheckGPUs(t *testing.T) {
 		args   []string
 		want   string
 	}{
-		{functions.EngineVLLM, "s3://b/m", 3, nil, "32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8, 16, 32)"},
-		{functions.EngineSGLang, "s3://b/m", 6, nil, "among 6 GPUs"},
-		{functions.EngineVLLM, "s3://b/m", 4, []string{"--tensor-parallel-size=3"}, "among 3 GPUs"},
-		{functions.EngineVLLM, "s3://b/m", 4, nil, ""},
-		{functions.EngineVLLM, "s3://b/m", 3, []string{"--pipeline-parallel-size", "3"}, ""},
-		{functions.EngineVLLM, "s3://b/m", 3, []string{"-tp", "1"}, ""},
-		{functions.EngineVLLM, "s3://b/gone", 3, nil, ""},
-		{functions.EngineCommand, "s3://b/m", 3, nil, ""},
+		{functions.EngineVLLM, "s3://models/m", 3, nil, "32 attention heads cannot be divided among 3 GPUs (gpus: 1, 2, 4, 8, 16, 32)"},
+		{functions.EngineSGLang, "s3://models/m", 6, nil, "among 6 GPUs"},
+		{functions.EngineVLLM, "s3://models/m", 4, []string{"--tensor-parallel-size=3"}, "among 3 GPUs"},
+		{functions.EngineVLLM, "s3://models/m", 2, []string{"-tp", "4"}, "args ask for 4 GPUs, and resources.gpus is 2 (leave the flag out, or gpus: 4)"},
+		{functions.EngineVLLM, "s3://models/m", 4, nil, ""},
+		{functions.EngineVLLM, "s3://models/m", 3, []string{"--pipeline-parallel-size", "3"}, ""},
+		{functions.EngineVLLM, "s3://models/m", 3, []string{"-tp", "1"}, ""},
+		{functions.EngineVLLM, "s3://models/gone", 3, nil, ""},
+		{functions.EngineCommand, "s3://models/m", 3, nil, ""},
 	} {
 		spec := functions.ModelSpec{Source: tc.source, Engine: tc.engine, Args: tc.args, Resources: functions.Resources{GPUs: tc.gpus}}
 		err := s.CheckGPUs(t.Context(), &functions.Model{Spec: spec})

@@ -258,7 +258,8 @@ func makeDataFolder(path string) (string, error) {
 		return "", err
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return "", &kit.Error{What: "the data folder", Err: err, Hint: "--data DIR or THAW_DATA names a folder that this user may write, on a disk with room"}
+		return "", &kit.Error{What: "the data folder", Err: err,
+			Hint: "--data DIR or THAW_DATA names a folder that this user may write, on a disk with room"}
 	}
 	return path, nil
 }

@@ -59,6 +59,8 @@ func (c *Client) healthHint(se *StatusError) string {
 	switch {
 	case c.engine != functions.EngineCommand:
 		return ""
+	case strings.Contains(se.Body, "HTTPS"):
+		return " (thaw asks by HTTP: start the engine without its certificate)"
 	case se.Denied():
 		return " (thaw sends no key: start the engine without one)"
 	case se.Status < 500 && !se.Busy():
@@ -70,10 +72,10 @@ func (c *Client) healthHint(se *StatusError) string {
 // unanswered notes why there is no answer, for the message of a start that failed.
 func (c *Client) unanswered(path string, err error) {
 	addr := strings.TrimPrefix(c.url, "http://")
-	text := "what listens on " + addr + " closes connections without an answer"
+	text := "what listens on " + addr + " closes connections without an answer (thaw asks by HTTP, without TLS)"
 	switch {
 	case ConnectionRefused(err):
-		text = "nothing listens on " + addr + ", which it was given as its address"
+		text = "nothing listens on " + addr + ", which it was given as its address ({port} in args; localhost may be ::1 alone)"
 	case strings.Contains(err.Error(), "malformed HTTP"):
 		text = "what listens on " + addr + " does not speak HTTP"
 	case errors.Is(err, context.DeadlineExceeded):

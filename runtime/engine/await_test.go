@@ -75,7 +75,7 @@ func TestAwaitRudeEngines(t *testing.T) {
 		{"nothing is ever answered", func(net.Conn, *http.Request, int64, time.Duration) {}, 30 * time.Second, false,
 			"no answer: it accepts connections on 127.0.0.1:1, and does not answer GET /health"},
 		{"connections are closed", func(c net.Conn, _ *http.Request, _ int64, _ time.Duration) { c.Close() }, 30 * time.Second, false,
-			"no answer: what listens on 127.0.0.1:1 closes connections without an answer"},
+			"no answer: what listens on 127.0.0.1:1 closes connections without an answer (thaw asks by HTTP, without TLS)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -120,9 +120,14 @@ func TestHintsOfCommands(t *testing.T) {
 			})
 		})
 	}
+	tls := &StatusError{Status: 400, Body: "Client sent an HTTP request to an HTTPS server."}
+	want := " (thaw asks by HTTP: start the engine without its certificate)"
+	if got := New(Command{Engine: functions.EngineCommand}).healthHint(tls); got != want {
+		t.Error(got)
+	}
 	e := New(Command{Engine: functions.EngineCommand, URL: "http://127.0.0.1:1", Health: "/health"})
 	defer e.Close()
-	const refused = "no answer: nothing listens on 127.0.0.1:1, which it was given as its address"
+	const refused = "no answer: nothing listens on 127.0.0.1:1, which it was given as its address ({port} in args; localhost may be ::1 alone)"
 	if err := e.Health(t.Context()); !ConnectionRefused(err) || e.LastAnswer() != refused {
 		t.Errorf("%v; %s", err, e.LastAnswer())
 	}

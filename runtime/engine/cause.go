@@ -54,7 +54,7 @@ var (
 	jsonError = regexp.MustCompile(`^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
 	thrown    = regexp.MustCompile(`^what\(\):\s+(.+)$|panicked at '(.+)', `)        // of C++; of Rust before 1.73
 	headline  = regexp.MustCompile(`^thread '.*' .*panicked at [^']*$|^Caused by:$`) // of Rust: the next line has the words
-	failing   = regexp.MustCompile(`(?i)\b(?:errors?|\w+Error|\w*Exception|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|denied|invalid|unsupported|exceeds|ASSERT\w*)\b`)
+	failing   = regexp.MustCompile(`(?i)\b(?:errors?|\w+Error|\w*Exception|fail(?:ed|ure)?|fatal|unable to|cannot|can't|could not|couldn't|not found|denied|requires|invalid|unsupported|exceeds|ASSERT\w*)\b`)
 	// the API server of a vLLM whose core died; it exits with code 0
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
@@ -128,7 +128,7 @@ func knownCause(tail string) string {
 		}
 		text := k.text
 		if len(m) > 1 {
-			text = strings.ReplaceAll(text, "%1", strings.TrimSpace(m[1]))
+			text = strings.ReplaceAll(text, "%1", strings.Trim(m[1], " \t│"))
 		}
 		if cause := clipLine(text); cause != "" { // a headline alone is not a cause
 			return cause

@@ -14,7 +14,7 @@ func TestRootCause(t *testing.T) {
 		"vllm-oom-load":          "out of GPU memory: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.06 GiB is free. (a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"vllm-memory-share":      "out of GPU memory: Free memory on device (3.11/79.11 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes. (resources.gpuMemory in the model file sets that share of the GPU, unless its args name the flag (--gpu-memory-utilization of vllm, --mem-fraction-static of sglang); a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"vllm-bad-architecture":  "The checkpoint you are trying to load has model type `newllama` but Transformers does not recognize this architecture. (where the model is newer than the engine, a newer engine takes it)",
-		"vllm-missing-weights":   "RuntimeError: Cannot find any model weights with `/data/store/empty`",
+		"vllm-missing-weights":   "RuntimeError: Cannot find any model weights with `/data/store/empty` (the source lacks weights that this engine reads: `thaw init SOURCE` lists what is there)",
 		"vllm-bad-flag":          "bad args in the model file: unrecognized arguments: --no-such-flag",
 		"vllm-port-taken":        "port taken: address already in use",
 		"vllm-truncated-weights": "SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
@@ -32,7 +32,7 @@ func TestRootCause(t *testing.T) {
 		"vllm-kv-too-small":      "too little memory for the KV cache: To serve at least one request with the model's max seq len (512), (0.0 GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB). Based on the available memory, the estimated maximum model length is 256. Try increasing `gpu_memory_utiliz… (resources.gpuMemory in the model file sets that share of the GPU, unless its args name the flag (--gpu-memory-utilization of vllm, --mem-fraction-static of sglang); a shorter context, fewer requests at once, a quantised variant or more GPUs need less; `thaw init SOURCE` works out what the model needs)",
 		"vllm-cpu-share":         "out of memory: Available memory on node 0 (17.29/19.96 GiB) on startup is less than desired CPU memory utilization (0.92, 18.37 GiB). On the CPU backend, the `--gpu-memory-utilization` flag controls the fraction of CPU memory reserved (despite its name). To resolve: decrease `--gpu-memory-utilizatio…",
 		"silent":                 "exit code 1; it wrote nothing",
-		"shell":                  "exit code 1; it wrote: /bin/sh: 1: exec: python9: not found",
+		"shell":                  "exit code 1; it wrote: /bin/sh: 1: exec: python9: not found (name the program by its whole path, that of its own environment (venv, conda), or set PATH in env)",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, err := os.ReadFile("testdata/logs/" + name + ".log")

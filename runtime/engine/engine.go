@@ -3,13 +3,16 @@ package engine
 import (
 	"cmp"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -144,11 +147,18 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	}
 	path, err := p.look(program)
 	if err != nil {
-		change := "install it, or begin args with its whole path"
-		if strings.ContainsRune(r.Spec.Args[0], ' ') {
+		found, change := "not found: "+lookPathError(err), "install it, or begin args with its whole path"
+		switch {
+		case strings.ContainsRune(r.Spec.Args[0], ' '):
 			change = "each argument is an item of args of its own, such as args: [python3, main.py, \"{port}\"]"
+		case strings.HasPrefix(r.Spec.Args[0], "~"):
+			change = "a home folder is no ~ here: write its whole path"
+		case errors.Is(err, fs.ErrPermission):
+			found, change = "cannot be run: "+lookPathError(err), "chmod +x it, or begin args with the program that runs it, such as bash or python3"
+		case errors.Is(err, syscall.EISDIR):
+			found, change = "is a folder", "name the program in it"
 		}
-		return fmt.Errorf("engine command: program %q not found: %s; %s", r.Spec.Args[0], lookPathError(err), change)
+		return fmt.Errorf("engine command: program %q %s; %s", r.Spec.Args[0], found, change)
 	}
 	c.Argv[0], c.Dir = path, dir
 	return nil

@@ -184,6 +184,10 @@ func TestPrepareRefuses(t *testing.T) {
 	spec := func(e functions.Engine, args ...string) functions.ModelSpec {
 		return functions.ModelSpec{Engine: e, Args: args}
 	}
+	script := filepath.Join(t.TempDir(), "x.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	missing := programs()
 	missing.Look = func(string) (string, error) { return "", os.ErrNotExist }
 	for _, c := range []struct {
@@ -195,6 +199,9 @@ func TestPrepareRefuses(t *testing.T) {
 		{"program missing", missing, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: program "vllm" not found on PATH; install it or set THAW_ENGINE_VLLM to its path`},
 		{"override missing", Programs{Look: missing.Look, Environ: func() []string { return []string{"THAW_ENGINE_VLLM=/x"} }}, Request{Spec: spec(functions.EngineVLLM), Path: "/m"}, `engine vllm: THAW_ENGINE_VLLM=/x: file does not exist`},
 		{"command missing", programs(), Request{Spec: spec(functions.EngineCommand, "missing", "{port}")}, `engine command: program "missing" not found: file does not exist`},
+		{"command in a home folder", programs(), Request{Spec: spec(functions.EngineCommand, "~/missing", "{port}")}, `engine command: program "~/missing" not found: file does not exist; a home folder is no ~ here: write its whole path`},
+		{"command not to be run", Programs{}, Request{Spec: spec(functions.EngineCommand, script, "{port}")}, `engine command: program "` + script + `" cannot be run: permission denied; chmod +x it`},
+		{"command that is a folder", Programs{}, Request{Spec: spec(functions.EngineCommand, filepath.Dir(script), "{port}")}, `engine command: program "` + filepath.Dir(script) + `" is a folder; name the program in it`},
 		{"a command line in one text", programs(), Request{Spec: spec(functions.EngineCommand, "missing --port {port}")}, `engine command: program "missing --port {port}" not found: file does not exist; each argument is an item of args of its own`},
 		{"other host", programs(), Request{Spec: spec(functions.EngineVLLM, "--host=0.0.0.0"), Path: "/m"}, `args: --host is set by thaw and cannot be given`},
 		{"other spelling", programs(), Request{Spec: spec(functions.EngineVLLM, "--served_model_name", "x"), Path: "/m"}, `args: --served-model-name is set by thaw and cannot be given`},

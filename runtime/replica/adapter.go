@@ -161,7 +161,7 @@ func (s *adapterSet) loadOne(ctx, replicaCtx context.Context, eng adapterEngine,
 		return &functions.AdapterError{Code: code, Message: fmt.Sprintf("adapter %s: %v", a.Name, err)}
 	}
 	limit := s.assigned.Spec.Deadlines.Stage
-	sctx, stop := context.WithTimeoutCause(ctx, limit.Std(), fmt.Errorf("not staged within %s", limit))
+	sctx, stop := context.WithTimeoutCause(ctx, limit.Std(), fmt.Errorf("not staged within %s (deadlines.stage)", limit))
 	defer stop()
 	c, err := s.stager.Stage(sctx, StageRequest{Source: a.Source, Dir: s.assigned.Dir, Files: a.Files}, func(_, _ functions.Bytes) {})
 	if err != nil {

@@ -334,6 +334,9 @@ func (r *Replica) callFailed(ctx context.Context, while, problem string, again s
 func (r *Replica) exited(ctx context.Context, x supervisor.Exit, while string, again state) state {
 	r.process.forget(ctx)
 	how := x.String()
+	if while == "ready" && how == "exit code 0" {
+		how = "by itself, " + how // it has been in the foreground
+	}
 	cause := how
 	// The log of an engine that was killed from outside has no cause.
 	if x.Signal != syscall.SIGKILL && x.Signal != syscall.SIGTERM && !x.Lost {

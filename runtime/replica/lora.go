@@ -51,7 +51,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	}
 	err = pythonjson.ReadFile(filepath.Join(dir, "adapter_config.json"), 1<<20, &c)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("not a LoRA adapter: it has no adapter_config.json")
+		return "", errors.New("not a LoRA adapter: it has no adapter_config.json (name the folder that peft's save_pretrained wrote)")
 	}
 	if err != nil {
 		return "", fmt.Errorf("adapter_config.json: %w", err)
@@ -63,11 +63,11 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	maximum = cmp.Or(maximum, defaultRank)
 	switch {
 	case c.Type != "" && !strings.EqualFold(c.Type, "LORA"):
-		return "", fmt.Errorf("its peft_type is %q; only LORA can be served", c.Type)
+		return "", fmt.Errorf("its peft_type is %q; only LORA can be served (peft's merge_and_unload makes a model of some)", c.Type)
 	case c.DoRA:
-		return "", errors.New("it is a DoRA adapter; only plain LoRA can be served")
+		return "", errors.New("it is a DoRA adapter; only plain LoRA can be served (peft's merge_and_unload makes a model of it)")
 	case rank <= 0:
-		return "", errors.New("adapter_config.json has no rank (r)")
+		return "", errors.New("adapter_config.json has no rank (r): copy the file again")
 	case declared > 0 && rank > declared:
 		return "", fmt.Errorf("its rank is %d and the model file says %d: raise rank there", rank, declared)
 	case rank > maximum:
@@ -76,7 +76,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	}
 	tensors, err := readHeader(filepath.Join(dir, "adapter_model.safetensors"))
 	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("there is no adapter_model.safetensors in it")
+		return "", errors.New("there is no adapter_model.safetensors in it (peft's save_pretrained writes it; adapter_model.bin is not read)")
 	}
 	if err != nil {
 		return "", fmt.Errorf("adapter_model.safetensors: %w", err)
@@ -93,7 +93,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 			return "", fmt.Errorf("%s has shape %v, which is no rank of at most %d", t.Name, t.Shape, maximum)
 		}
 		if !slices.ContainsFunc(tensors, func(o safetensors.Tensor) bool { return o.Name == name+".lora_B.weight" }) {
-			return "", fmt.Errorf("%s has no lora_B beside it", t.Name)
+			return "", fmt.Errorf("%s has no lora_B beside it: copy adapter_model.safetensors again", t.Name)
 		}
 		switch m := name[strings.LastIndexByte(name, '.')+1:]; m {
 		case "k_proj", "v_proj", "qkv_proj", "kv_proj", "query_key_value", "c_attn":

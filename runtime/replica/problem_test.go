@@ -38,7 +38,7 @@ func TestProblemOfAStaging(t *testing.T) {
 	}{
 		{name: "the source answers", stage: time.Minute},
 		{name: "files of before", left: "those staged before are used", note: "those staged before are used", stage: time.Minute},
-		{name: "the deadline", stage: 10 * time.Second, note: "asked again: 429", failed: "stage: not staged within 10s: asked again: 429"},
+		{name: "the deadline", stage: 10 * time.Second, note: "asked again: 429", failed: "stage: not staged within 10s (deadlines.stage): asked again: 429"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

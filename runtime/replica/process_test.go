@@ -340,7 +340,7 @@ func TestProcessDies(t *testing.T) {
 		{name: "killed while loading", modes: "slow=1h", killedBy: syscall.SIGKILL, why: "command ended while loading: ended by signal 9 (killed)"},
 		{name: "killed idle", ready: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
 		{name: "killed while it streams", ready: true, busy: true, killedBy: syscall.SIGKILL, why: "command ended while ready: ended by signal 9 (killed)"},
-		{name: "leaves without being asked", ready: true, killedBy: syscall.SIGTERM, why: "command ended while ready: exit code 0"},
+		{name: "leaves without being asked", ready: true, killedBy: syscall.SIGTERM, why: "command ended while ready: by itself, exit code 0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			modes := append(strings.Fields(c.modes), "fork")

@@ -20,10 +20,10 @@ func (r *Replica) staging(ctx context.Context) state {
 	sctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() {
 		if _, _, problem := r.files.progress(); problem != "" {
-			cancel(fmt.Errorf("not staged within %s: %s", limit, problem))
+			cancel(fmt.Errorf("not staged within %s (deadlines.stage): %s", limit, problem))
 			return
 		}
-		cancel(fmt.Errorf("not staged within %s", limit))
+		cancel(fmt.Errorf("not staged within %s (deadlines.stage)", limit))
 	})
 	stop := func() { timer.Stop(); cancel(nil) }
 	defer func() {

@@ -359,7 +359,7 @@ func TestFailures(t *testing.T) {
 		{name: "dies when ready", s: &fakeNode{}, during: func(s *fakeNode) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: 0})
-		}, why: "vllm ended while ready: exit code 0; it wrote nothing", after: time.Minute},
+		}, why: "vllm ended while ready: by itself, exit code 0; it wrote nothing", after: time.Minute},
 		{name: "supervisor lost", s: &fakeNode{}, during: func(s *fakeNode) {
 			time.Sleep(time.Minute)
 			s.die(supervisor.Exit{Code: -1, Lost: true})

@@ -86,6 +86,8 @@ func foreignRows() (rows []Row) {
 		}
 		rows = append(rows, row)
 	}
+	object := `data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":{"type":"stop"}}]}` + "\n\n"
+	rows = append(rows, Row{ID: "E23", Name: "a finish_reason that is an object, no end mark", Stream: true, Answer: Chunked(200, eventsType, true, chunkRole+"\n\n", object), Status: 200, Words: []string{`"hel"`, `"type":"stop"`, end}, Success: true, Requests: 1})
 	const failed = `"choices":[{"index":0,"delta":{"content":""},"message":{"content":""},"finish_reason":"error","error":{"code":502,"message":"provider is down"}}]`
 	for _, stream := range []bool{false, true} {
 		rows = append(rows, Row{ID: "E23", Name: fmt.Sprint("an error in a choice, whole, stream: ", stream), Stream: stream, Answer: Plain(200, jsonType, `{"id":"c",`+failed+`,"usage":{}}`), Status: 502, Words: []string{"provider is down"}, Absent: []string{"engine_crashed", "[DONE]"}, Requests: 1, Blamed: true})

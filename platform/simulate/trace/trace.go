@@ -1,11 +1,11 @@
 package trace
 
 import (
-	"container/heap"
 	"bufio"
 	"bytes"
 	"cmp"
 	"compress/gzip"
+	"container/heap"
 	"errors"
 	"fmt"
 	"io"
@@ -320,7 +320,9 @@ type item[T any] struct {
 
 func (q queue[T]) Len() int { return len(q) }
 
-func (q queue[T]) Less(i, j int) bool { return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order }
+func (q queue[T]) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
+}
 
 func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
