@@ -250,7 +250,7 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	return out, lease, i.remove()
 }
 
-// PollShared checks a part that another staging fetches (Part.otherWriter): if its
+// PollShared checks a part that another staging fetches (Part.OtherWriter): if its
 // bytes are published they are linked; if that staging gave up, the part becomes this
 // one's. It reports whether one of the two has happened.
 func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
