@@ -98,7 +98,7 @@ func TestCallInsideEnds(t *testing.T) {
 			s := call.Open(ctx, w.act.Serve, &call.Caller{Identity: auth.Identity{Team: functions.DefaultTeam}}, "/v1/chat/completions", nil,
 				[]byte(body))
 			var err error
-			if s.IsEvents() {
+			if s.IsEvents {
 				for err == nil {
 					_, err = s.Next()
 				}

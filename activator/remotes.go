@@ -7,6 +7,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/remote"
 	"github.com/thaw-dev/thaw/activator/routes"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/collect"
 )
 
 // beginRemote ends the call to the Remote that failed the request before, if one did. It
@@ -56,7 +57,7 @@ func (a *attempt) acceptRemote(r answer.Answer, now time.Time) *openai.Error {
 	}
 	if e == nil {
 		if a.req.stream && !r.Events && r.End && answer.IsSuccess(r.Response.Status) { // it does not stream
-			if events := openai.StreamWhole(a.req.endpoint.Path, r.Begin, a.req.env.IncludeUsage || a.stripsUsage()); events != nil {
+			if events := collect.Stream(a.req.endpoint.Path, r.Begin, a.req.env.IncludeUsage || a.stripsUsage()); events != nil {
 				r.Begin, r.Events = events, true
 			}
 		}

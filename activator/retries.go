@@ -66,7 +66,7 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 	for {
 		select {
 		case <-r.Done():
-			if r.Answer() == nil {
+			if r.Answer == nil {
 				return false
 			}
 			p.answerAs(r, res)
@@ -99,10 +99,10 @@ func (p *proxyRequest) awaitRun(r *sharedrun.Run, res *httpserver.Response) bool
 
 // answerAs answers p as the request that it repeats was answered.
 func (p *proxyRequest) answerAs(r *sharedrun.Run, res *httpserver.Response) {
-	res.Status, res.Body = r.Answer().Status, r.Answer().Body
+	res.Status, res.Body = r.Answer.Status, r.Answer.Body
 	p.setCommonFields(res)
 	res.Set("thaw-joined", r.ID)
-	for _, f := range r.Answer().Fields {
+	for _, f := range r.Answer.Fields {
 		if !slices.ContainsFunc(res.Fields, func(own httpserver.Field) bool { return own.Name == f.Name }) {
 			res.Set(f.Name, f.Value)
 		}

@@ -74,7 +74,7 @@ func (s *suspicion) countCrash(err error, now time.Time) *openai.Error {
 	if !r.knowsBody() || errors.Is(err, upstream.ErrCut) {
 		return nil
 	}
-	v := a.suspects.Crashed(r.fingerprint(), queued.Listing(), queued.RanAlone(), now)
+	v := a.suspects.Crashed(r.fingerprint(), queued.Grant.Listing, queued.Grant.Alone, now)
 	s.suspected = v.Crashes > 0 && v.Crashes < suspects.CrashesToRefuse
 	queued.Alone = v.Crashes == suspects.CrashesToRunAlone
 	if v.Crashes < suspects.CrashesToRefuse {

@@ -56,8 +56,7 @@ func (s *Staging) Arriving(ctx context.Context) (*Arrival, error) {
 	a.Plan = a.plan.key
 	for name, p := range a.plan.parts {
 		a.Files = append(a.Files, File{Name: name, Size: p.File.Size})
-		have, _ := p.Bytes()
-		a.Missing += p.File.Size - have
+		a.Missing += p.File.Size - p.Bytes()
 	}
 	return a, nil
 }

@@ -57,7 +57,7 @@ func newStagingPlan(j *stagingJob, in *store.Ingest, files []source.File) *stagi
 	sp := &stagingPlan{loader: j.loader, from: &j.from, progress: j.progress, priorities: &j.priorities, ingest: in,
 		key: store.PlanKey(j.locationKey, files), limiter: j.loader.limiter(j.from.location), queue: newQueue(), stale: make(chan struct{}),
 		parts: make(map[string]*store.Part), requests: requestSet{m: make(map[*rangeRequest]bool)}, distrusted: make(map[*store.Part]bool)}
-	for _, p := range in.Parts() {
+	for _, p := range in.Parts {
 		sp.parts[p.File.Name] = p
 		sp.names = append(sp.names, p.File.Name)
 	}
@@ -80,7 +80,7 @@ func describeBlock(ref blockRef) Block {
 // the source's digest is fetched once more.
 func (s *stagingPlan) fetchAll(ctx context.Context) error {
 	for round := 0; ; round++ {
-		left := functions.Filter(s.ingest.Parts(), func(p *store.Part) bool { return p.Tree() == "" })
+		left := functions.Filter(s.ingest.Parts, func(p *store.Part) bool { return p.Tree() == "" })
 		if len(left) == 0 {
 			return nil
 		}
@@ -135,8 +135,9 @@ func (s *stagingPlan) fetchRound(ctx context.Context, left []*store.Part) ([]ver
 	s.queue.fill(left)
 	// Shared parts last, in the caller's list too: a digest goroutine must not wait for another staging
 	// that waits for this one.
-	shared := functions.Filter(left, (*store.Part).OtherWriter)
-	own := slices.DeleteFunc(left, (*store.Part).OtherWriter)
+	another := func(p *store.Part) bool { return p.OtherWriter }
+	shared := functions.Filter(left, another)
+	own := slices.DeleteFunc(left, another)
 	left = append(own, shared...)
 	s.queue.awaitShared(len(shared))
 	s.complete, s.toFlush = make(chan struct{}), make(chan blockRef, 64)
@@ -201,9 +202,9 @@ func (s *stagingPlan) awaitShared(ctx context.Context, p *store.Part) error {
 			return source.WithFile(err, p.File.Name)
 		}
 		if ok {
-			have, _ := p.Bytes()
+			have := p.Bytes()
 			s.done.Add(have)
-			if p.Linked() {
+			if p.Linked {
 				s.loader.counts.reused.Add(have)
 			}
 			s.queue.sharedArrived(p)

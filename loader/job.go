@@ -253,10 +253,10 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 	}
 	plan := newStagingPlan(j, in, files)
 	var total, done int64
-	for _, p := range in.Parts() {
-		have, _ := p.Bytes()
+	for _, p := range in.Parts {
+		have := p.Bytes()
 		total, done = total+p.File.Size, done+have
-		if p.Linked() {
+		if p.Linked {
 			j.loader.counts.reused.Add(p.File.Size)
 		} else {
 			j.loader.counts.resumed.Add(have)
@@ -282,7 +282,7 @@ func (j *stagingJob) fetchAndCommit(ctx context.Context, in *store.Ingest) (*Che
 		return nil, source.WithSource(err, j.from.location)
 	}
 	j.progress.update(func(p *Progress) { p.State = Publishing })
-	staged := functions.ConvertAll(in.Parts(), func(p *store.Part) File {
+	staged := functions.ConvertAll(in.Parts, func(p *store.Part) File {
 		return File{Name: p.File.Name, Size: p.File.Size, Tree: p.Tree()}
 	})
 	if err := j.checkDigest(store.Digest(staged)); err != nil {

@@ -27,7 +27,7 @@ func partsOf(t *testing.T, blocks ...int) []*store.Part {
 	if err := in.Prepare(t.Context(), "x", files, 4); err != nil {
 		t.Fatal(err)
 	}
-	return in.Parts()
+	return in.Parts
 }
 
 // putBlock writes block i of four bytes.

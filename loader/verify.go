@@ -232,7 +232,6 @@ func (s *stagingPlan) dropDistrusted() error {
 
 // reset drops what is here of a part.
 func (s *stagingPlan) reset(p *store.Part) error {
-	have, _ := p.Bytes()
-	s.done.Add(-have)
+	s.done.Add(-p.Bytes())
 	return p.Reset()
 }

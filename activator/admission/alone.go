@@ -24,7 +24,7 @@ func (q *Queue) admitAlone(now time.Time) {
 	}
 	q.alone.take()
 	q.assignSlot(r, at, now)
-	r.Grant.alone, q.runsAlone = true, true
+	r.Grant.Alone, q.runsAlone = true, true
 	r.notify()
 	q.demandChanged()
 }
@@ -59,12 +59,3 @@ func (q *Queue) orderOf(r *Request) *order {
 	}
 	return &q.waiting
 }
-
-// Listing identifies the stay in the snapshots of the replica that the request was granted
-// last: a replica that was not listed for a while, as after a crash, has another. It is 0
-// before the first grant.
-func (r *Request) Listing() uint64 { return r.Grant.listing }
-
-// RanAlone reports whether the replica that the request was granted last served no other
-// request of this queue meanwhile.
-func (r *Request) RanAlone() bool { return r.Grant.alone }

@@ -139,7 +139,7 @@ func TestAloneAmongMany(t *testing.T) {
 			}
 			waiting = rest
 			for _, r := range running {
-				if n := q.InFlight(r.ReplicaID()); r.RanAlone() && n != 1 {
+				if n := q.InFlight(r.ReplicaID()); r.Grant.Alone && n != 1 {
 					t.Fatalf("seed %d: %d requests at a replica with one that runs alone", seed, n)
 				}
 			}

@@ -19,13 +19,14 @@ const CoolDown = time.Second
 // Grant is a slot of a replica. Its request holds it from admission to Leave.
 type Grant struct {
 	Replica *snapshot.Replica
+	Alone   bool // no other request of the queue is given the replica meanwhile
+	// Listing identifies the stay of the replica in the snapshots: one that was not listed for
+	// a while, as after a crash, has another. It is 0 before the first grant.
+	Listing uint64
 
 	queue *Queue
 	slot  *replica // nil once released
-	alone bool     // no other request is given the replica meanwhile
 	low   bool     // the request is of priority Low
-
-	listing uint64 // of the replica
 }
 
 // replica is one replica of a queue and the requests it has. Fields are guarded
@@ -162,7 +163,7 @@ func (q *Queue) assignSlot(req *Request, r *replica, now time.Time) {
 	q.remember(req, r, now)
 	r.inFlight++
 	q.active++
-	req.Grant = Grant{Replica: r.Replica, queue: q, slot: r, listing: r.listing, low: req.Priority == Low}
+	req.Grant = Grant{Replica: r.Replica, queue: q, slot: r, Listing: r.listing, low: req.Priority == Low}
 	if req.Grant.low {
 		q.lowActive++
 	}
@@ -172,7 +173,7 @@ func (q *Queue) assignSlot(req *Request, r *replica, now time.Time) {
 func (g *Grant) release(now time.Time) {
 	q, r := g.queue, g.slot
 	g.slot = nil
-	if g.alone {
+	if g.Alone {
 		q.apart, q.runsAlone = nil, false
 	}
 	r.inFlight--

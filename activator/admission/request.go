@@ -38,7 +38,7 @@ type Request struct {
 	Key      uint64 // affinity, see AffinityKey; 0 none
 	Session  bool   // Key is that of a session, whose replica is remembered
 	Adapter  string // that it needs; "" for the base model
-	Alone    bool   // it is granted only a replica that serves no other request, see RanAlone
+	Alone    bool   // it is granted only a replica that serves no other request, see Grant.Alone
 	Priority Priority
 
 	// Set by the lifecycle.

@@ -12,6 +12,7 @@ import (
 	"github.com/thaw-dev/thaw/activator/upstream"
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/functions/openai/collect"
 )
 
 // EngineError is a failure that the engine itself reported before a byte went to the
@@ -78,7 +79,7 @@ func (a *Answer) Failure(at *openai.Endpoint, stream, wantsUsage bool) (refusal 
 	if !stream {
 		return nil, nil
 	}
-	events := openai.StreamWhole(at.Path, a.Begin, wantsUsage)
+	events := collect.Stream(at.Path, a.Begin, wantsUsage)
 	if events == nil {
 		return a.ForeignError(), nil
 	}

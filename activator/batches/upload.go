@@ -44,12 +44,12 @@ type upload struct {
 	kind string // content type of the form
 	to   *store.Upload
 
-	name, purpose, anchor string
-	keep                  int64 // in seconds
-	file                  bool  // the part was there
-	lines                 int   // that are not blank
-	text                  bool  // the line at its end has more than blanks
-	counted               bool  // as one of the uploads at once
+	name, purpose string
+	keep          int64 // in seconds
+	file          bool  // the part was there
+	lines         int   // that are not blank
+	text          bool  // the line at its end has more than blanks
+	counted       bool  // as one of the uploads at once
 }
 
 // Receive reads the form: the parts file and purpose in any order, and what else OpenAI has.
@@ -106,7 +106,6 @@ func (u *upload) part(p *multipart.Part) error {
 		u.purpose = v
 		return nil
 	case name == "expires_after[anchor]":
-		u.anchor = v
 		if v == "created_at" {
 			return nil
 		}
@@ -145,7 +144,7 @@ func (u *upload) copy(in io.Reader) error {
 		n, err := in.Read(buf)
 		u.count(buf[:n])
 		switch {
-		case u.to.Size()+int64(n) > u.s.maxFile:
+		case u.to.Size+int64(n) > u.s.maxFile:
 			return openai.New(openai.RequestTooLarge,
 				fmt.Sprintf("The file is larger than %d bytes, which is the most; split it.", u.s.maxFile)).With("file")
 		case u.lines > MaxLines || u.lines == MaxLines && u.text:

@@ -140,14 +140,14 @@ type Stream struct {
 	Answer        // Body is set where the answer is no event stream
 	OnRead func() // is called before each read, which may wait; nil: nothing is
 
-	ctx    context.Context
-	own    *httpserver.Context
-	unhook func() bool
-	body   io.ReadCloser // nil: it was closed, or the answer has none
-	events bool
-	lines  []byte // that were read and not returned
-	buffer []byte
-	end    error // of body
+	ctx      context.Context
+	own      *httpserver.Context
+	unhook   func() bool
+	body     io.ReadCloser // nil: it was closed, or the answer has none
+	IsEvents bool          // Next reads the answer
+	lines    []byte        // that were read and not returned
+	buffer   []byte
+	end      error // of body
 }
 
 // Open sends a request by POST and returns when the head of its answer is there; of an
@@ -172,7 +172,7 @@ func Open(ctx context.Context, serve httpserver.Handler, c *Caller, path string,
 	}
 	s.Status = cmp.Or(s.Status, 200)
 	kind, _, _ := mime.ParseMediaType(s.Header("content-type"))
-	s.events = s.body != nil && kind == "text/event-stream"
+	s.IsEvents = s.body != nil && kind == "text/event-stream"
 	return s
 }
 
@@ -205,9 +205,6 @@ func guard(f func() error) (err error) {
 	}()
 	return f()
 }
-
-// IsEvents reports whether the answer is an event stream, which Next reads.
-func (s *Stream) IsEvents() bool { return s.events }
 
 // Whole reads the rest of an answer, up to MaxAnswer, into its Body.
 func (s *Stream) Whole() (Answer, error) {

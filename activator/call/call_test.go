@@ -168,7 +168,7 @@ func TestStream(t *testing.T) {
 				res.Set("Content-Type", "text/event-stream; charset=utf-8")
 				res.Stream = b
 			}, &Caller{}, "/x", nil, nil)
-			if !s.IsEvents() {
+			if !s.IsEvents {
 				t.Fatal(name, "no event stream")
 			}
 			var lines []string

@@ -44,13 +44,13 @@ type text struct {
 func (t text) read() (s string) {
 	switch t.Content.Kind() {
 	case '"':
-		json.Unmarshal(t.Content, &s, lenient) // it was read as a value, so it is a string
+		json.Unmarshal(t.Content, &s, openai.Tolerant) // it was read as a value, so it is a string
 	case '[':
 		var parts []struct {
 			Text string `json:"text"`
 		}
 		var b strings.Builder
-		if json.Unmarshal(t.Content, &parts, lenient) == nil {
+		if json.Unmarshal(t.Content, &parts, openai.Tolerant) == nil {
 			for _, p := range parts {
 				b.WriteString(p.Text)
 			}
@@ -69,7 +69,7 @@ func readUsage(raw jsontext.Value) (u compose.Usage, ok bool) {
 		Prompt     float64 `json:"prompt_tokens"` // some servers write 12.0
 		Completion float64 `json:"completion_tokens"`
 	}
-	if raw.Kind() != '{' || json.Unmarshal(raw, &x, lenient) != nil || max(x.Prompt, x.Completion) > maxTokens {
+	if raw.Kind() != '{' || json.Unmarshal(raw, &x, openai.Tolerant) != nil || max(x.Prompt, x.Completion) > maxTokens {
 		return u, false
 	}
 	return compose.Usage{Prompt: int64(max(0, x.Prompt)), Completion: int64(max(0, x.Completion))}, true
@@ -189,7 +189,7 @@ func (a *asked) send(ctx context.Context, name string, format jsontext.Value) er
 	s := call.Open(ctx, a.r.s.o.Serve, &a.r.caller, Path, a.r.fields, a.body)
 	defer s.Close()
 	a.noteHead(s)
-	if !s.IsEvents() {
+	if !s.IsEvents {
 		whole, err := s.Whole()
 		if err != nil {
 			return a.broken(ctx, err)
@@ -262,7 +262,7 @@ func (a *asked) encode(name string, format jsontext.Value) []byte {
 	if a.stream {
 		x.StreamOpt = map[string]bool{"include_usage": true}
 	}
-	b, _ := json.Marshal(&x, lenient) // its values are of JSON that was read
+	b, _ := json.Marshal(&x, openai.Tolerant) // its values are of JSON that was read
 	return b
 }
 
@@ -276,7 +276,7 @@ func (a *asked) readPlain(whole *call.Answer) error {
 		return e
 	}
 	var x answered
-	if err := json.Unmarshal(whole.Body, &x, lenient); err != nil || len(x.Choices) == 0 {
+	if err := json.Unmarshal(whole.Body, &x, openai.Tolerant); err != nil || len(x.Choices) == 0 {
 		return openai.New(openai.EngineCrashed, "The answer of `"+a.q.Member+"` cannot be read.")
 	}
 	return a.take(&x)
@@ -284,7 +284,7 @@ func (a *asked) readPlain(whole *call.Answer) error {
 
 func (a *asked) readChunk(data []byte) error {
 	var x answered
-	if json.Unmarshal(data, &x, lenient) != nil {
+	if json.Unmarshal(data, &x, openai.Tolerant) != nil {
 		return nil // an event of another kind
 	}
 	if x.Error != nil && x.Error.Kind() != 'n' {

@@ -21,9 +21,6 @@ type clientRequest struct {
 	sampling  jsontext.Value // every other key
 }
 
-// lenient reads what engines and clients write.
-var lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-
 // refusedKeys are what members would have to take part in, one by one.
 var refusedKeys = []string{
 	"tools", "functions", "function_call", "logprobs", "top_logprobs", "best_of", "echo", "audio", "modalities", "prediction",
@@ -95,7 +92,7 @@ func readMessages(raw jsontext.Value) ([]compose.Message, *openai.Error) {
 		Content   jsontext.Value `json:"content"`
 		ToolCalls jsontext.Value `json:"tool_calls"`
 	}
-	if raw == nil || json.Unmarshal(raw, &list, lenient) != nil || len(list) == 0 {
+	if raw == nil || json.Unmarshal(raw, &list, openai.Tolerant) != nil || len(list) == 0 {
 		return nil, openai.New(openai.InvalidValue, "messages is a list of at least one message with a role and a content.").With("messages")
 	}
 	messages := make([]compose.Message, len(list))
@@ -121,7 +118,7 @@ func readMessages(raw jsontext.Value) ([]compose.Message, *openai.Error) {
 func readContent(raw jsontext.Value) (text string, ok bool) {
 	switch raw.Kind() {
 	case '"':
-		return text, json.Unmarshal(raw, &text, lenient) == nil
+		return text, json.Unmarshal(raw, &text, openai.Tolerant) == nil
 	case 'n':
 		return "", true
 	case '[':
@@ -132,7 +129,7 @@ func readContent(raw jsontext.Value) (text string, ok bool) {
 		Type string  `json:"type"`
 		Text *string `json:"text"`
 	}
-	if json.Unmarshal(raw, &parts, lenient) != nil {
+	if json.Unmarshal(raw, &parts, openai.Tolerant) != nil {
 		return "", false
 	}
 	texts := make([]string, len(parts))
@@ -158,7 +155,7 @@ func readFormat(raw jsontext.Value) (format, schema jsontext.Value, e *openai.Er
 			Schema jsontext.Value `json:"schema"`
 		} `json:"json_schema"`
 	}
-	if json.Unmarshal(raw, &f, lenient) == nil {
+	if json.Unmarshal(raw, &f, openai.Tolerant) == nil {
 		switch f.Type {
 		case "text":
 			return nil, nil, nil

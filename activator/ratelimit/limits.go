@@ -102,19 +102,14 @@ func (l *Limits) SetTeams(teams []functions.Team) {
 		}
 	}
 	for name, a := range next {
-		a.setLimits(specs[name])
+		a.mu.Lock()
+		a.limits, a.priority = specs[name].Limits, specs[name].Priority.Max
+		for k, n := range Sizes(a.limits) {
+			a.buckets[k].Resize(n, l.memberOf())
+		}
+		a.mu.Unlock()
 	}
 	l.accounts.Store(&next)
-}
-
-func (a *account) setLimits(spec functions.TeamSpec) {
-	lim := spec.Limits
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.limits, a.priority = lim, spec.Priority.Max
-	for k, n := range Sizes(lim) {
-		a.buckets[k].Resize(n, a.limiter.memberOf())
-	}
 }
 
 func (l *Limits) account(team string) *account {

@@ -71,7 +71,7 @@ type Run struct {
 	joined        int       // retries that wait for the answer
 	grace         *time.Timer
 	done          chan struct{}        // closed when answer is set; nil before the first retry joins
-	answer        *httpserver.Response // nil: a retry runs by itself
+	Answer        *httpserver.Response // nil: a retry runs by itself
 	taken         chan struct{}        // closed when a retry joins; nil unless a kept answer waits for one
 }
 
@@ -133,7 +133,7 @@ func (r *Run) startGrace() {
 func (r *Run) join() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over && r.answer == nil || r.grace != nil && !r.grace.Stop() || r.Context.Err() != nil {
+	if r.over && r.Answer == nil || r.grace != nil && !r.grace.Stop() || r.Context.Err() != nil {
 		return false
 	}
 	r.grace = nil
@@ -172,10 +172,10 @@ func (r *Run) Finish(res *httpserver.Response) {
 	if streams { // and its client's departure ends it, at once
 		r.retryableFrom = time.Time{}
 	} else if res != nil && sharesAnswer(res.Status) && (r.clientLeft || r.joined > 0) {
-		r.answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
+		r.Answer = &httpserver.Response{Status: res.Status, Fields: slices.Clone(res.Fields), Body: res.Body}
 	}
 	var taken chan struct{}
-	if r.answer != nil && r.joined == 0 {
+	if r.Answer != nil && r.joined == 0 {
 		taken = make(chan struct{})
 		r.taken = taken
 	}
@@ -209,6 +209,3 @@ func sharesAnswer(status int) bool {
 
 // Done is closed when the run that a retry has joined is over.
 func (r *Run) Done() <-chan struct{} { return r.done }
-
-// Answer is the answer of a run that is Done; nil: a retry runs by itself.
-func (r *Run) Answer() *httpserver.Response { return r.answer }

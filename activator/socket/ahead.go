@@ -63,9 +63,8 @@ type lease struct {
 
 	mu       sync.Mutex
 	ready    time.Time // of an adapter: when it was loaded
-	refused  bool
-	settled  bool // its result is counted
-	used     bool // a request went there: the platform ends the start's lease by its use
+	settled  bool      // its result is counted
+	used     bool      // a request went there: the platform ends the start's lease by its use
 	released bool
 }
 
@@ -93,7 +92,6 @@ func (a *Ahead) begin(p *plan, start *lease) *lease {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.ready = a.Now(); err != nil && !l.released {
-			l.refused = true
 			l.count(resultRefused)
 		}
 		if l.released && !l.used && p.kind == kindModel {

@@ -81,7 +81,7 @@ func (g *generation) ask() {
 	if s.Status < 400 {
 		o.send(g.startFrame(&s.Answer))
 	}
-	if !s.IsEvents() {
+	if !s.IsEvents {
 		answer, err := s.Whole()
 		g.plain(&answer, err)
 		return

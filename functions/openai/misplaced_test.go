@@ -22,7 +22,7 @@ func TestMisplacedJSON(t *testing.T) {
 		`{"model":"m","user":None}`:            "write null",
 		`{"model" "m"}`:                        "a colon is expected at byte 9, not `\"m\"}`.",
 		`{"model":"m","n":aaaaaaaaaaaaaaaé}`:   "not `aaaaaaaaaaaaaaa`",
-		"{\"model\":\x01a":                     "not `?a`", "{\"model\":`a": "not `?a`", `{abc:1}`: "names stand in double quotes", "\xfea": "it is not valid UTF-8", `{zoo:1}`: "names stand in double quotes", `{Zoo:1}`: "names stand in double quotes",
+		"{\"model\":\x01a":                     "not `?a`", "{\"model\":`a": "not `?a`", `{abc:1}`: "names stand in double quotes", "\xfea": "is not valid UTF-8", `{zoo:1}`: "names stand in double quotes", `{Zoo:1}`: "names stand in double quotes",
 		"{\"model\":\x7fa":                      "not `?a`",
 		`{"model":"\u0041`:                      "it ends inside a string",
 		`{"model"`:                              "it ends where a colon is expected",

@@ -161,7 +161,7 @@ type member struct{ name, value string }
 
 // membersOf reads an object with encoding/json; nil where the value is none.
 func membersOf(value jsontext.Value) (all []member) {
-	d := jsontext.NewDecoder(bytes.NewReader(value), tolerant)
+	d := jsontext.NewDecoder(bytes.NewReader(value), Tolerant)
 	if d.PeekKind() != '{' {
 		return nil
 	}
@@ -287,7 +287,7 @@ func TestUsageAgrees(t *testing.T) {
 // renamed is what a Renamer makes of a JSON, written with encoding/json's tokens.
 func renamed(text string) string {
 	out := []byte(text)
-	d := jsontext.NewDecoder(strings.NewReader(text), tolerant)
+	d := jsontext.NewDecoder(strings.NewReader(text), Tolerant)
 	var cuts [][2]int64
 	var path [16]string // the last key at each depth
 	for {

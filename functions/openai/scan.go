@@ -3,6 +3,7 @@ package openai
 import (
 	"bytes"
 	"encoding/json/jsontext"
+	"encoding/json/v2"
 	"strconv"
 	"strings"
 )
@@ -359,6 +360,9 @@ func WordsAlone(body []byte) *Error {
 	return e
 }
 
+// Tolerant lets pass what engines' JSON may have and clients accept.
+var Tolerant = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
+
 // IsWholeEvent reports whether p has the data of one event to its end: JSON or [DONE].
 func IsWholeEvent(p []byte) bool {
 	var data []byte
@@ -368,7 +372,7 @@ func IsWholeEvent(p []byte) bool {
 		}
 	}
 	data = bytes.TrimSpace(data)
-	return string(data) == "[DONE]" || jsontext.Value(data).IsValid(tolerant)
+	return string(data) == "[DONE]" || jsontext.Value(data).IsValid(Tolerant)
 }
 
 func frameError(d []byte) (e *Error, stated bool) {

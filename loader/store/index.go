@@ -169,7 +169,7 @@ func (p *PlanIndex) dropKnown() error {
 
 func (i *Ingest) writeIndex(e Entry) error {
 	ix := planRecord{LocationKey: i.locationKey, Digest: e.Digest, Block: e.Block}
-	for index, p := range i.parts {
+	for index, p := range i.Parts {
 		ix.Files = append(ix.Files, planFile{Name: p.File.Name, Size: p.File.Size, Version: p.File.Version, Tree: e.Files[index].Tree})
 	}
 	raw, err := json.Marshal(ix)

@@ -29,8 +29,8 @@ type Ingest struct {
 	progress    *os.File
 	locationKey string
 	block       int64
-	parts       []*Part
-	removed     bool // the folder is gone, or another claim's
+	Parts       []*Part // in the order of the plan
+	removed     bool    // the folder is gone, or another claim's
 }
 
 // LocationKey is a location together with the patterns of files staged beside the standard
@@ -116,12 +116,12 @@ func (i *Ingest) Prepare(ctx context.Context, locationKey string, files []source
 		p.have, p.sums, p.digests = make([]bool, p.Blocks()), make([]uint64, p.Blocks()), make([]BlockDigest, p.Blocks())
 		names[filepath.Base(p.path)] = true
 		names[filepath.Base(p.path)+".journal"] = true
-		i.parts = append(i.parts, p)
+		i.Parts = append(i.Parts, p)
 	}
 	err := i.s.layout.locked(func() error { return i.allocate(names) })
 	if err == nil {
-		for _, p := range i.parts {
-			if p.otherWriter {
+		for _, p := range i.Parts {
+			if p.OtherWriter {
 				continue
 			}
 			if err = p.resume(ctx); err != nil {
@@ -150,17 +150,17 @@ func (i *Ingest) allocate(names map[string]bool) error {
 		}
 	}
 	var need int64
-	for _, p := range i.parts {
+	for _, p := range i.Parts {
 		if err := p.linkExisting(); err != nil {
 			return err
 		}
-		if p.linked {
+		if p.Linked {
 			continue
 		}
 		if err := p.tryClaim(); err != nil {
 			return err
 		}
-		if p.otherWriter {
+		if p.OtherWriter {
 			continue
 		}
 		if fi, err := os.Stat(p.path); err == nil {
@@ -172,14 +172,14 @@ func (i *Ingest) allocate(names map[string]bool) error {
 	if err := s.layout.change("reserve", func() error { return s.reserve(need, i.key) }); err != nil {
 		return err
 	}
-	for index, p := range i.parts {
-		if p.linked || p.otherWriter {
+	for index, p := range i.Parts {
+		if p.Linked || p.OtherWriter {
 			continue
 		}
 		if err := p.create(); err != nil {
 			// Nothing of this attempt stays: a part without a block is only a
 			// reservation.
-			for _, q := range i.parts[:index+1] {
+			for _, q := range i.Parts[:index+1] {
 				q.dropEmpty()
 			}
 			return err
@@ -187,9 +187,6 @@ func (i *Ingest) allocate(names map[string]bool) error {
 	}
 	return nil
 }
-
-// Parts returns the files, in the order of the plan.
-func (i *Ingest) Parts() []*Part { return i.parts }
 
 // Commit publishes: every part must be sealed. It returns the checkpoint with a lease
 // on it.
@@ -199,7 +196,7 @@ func (i *Ingest) Commit() (Entry, *Lease, error) {
 	}
 	location, _, _ := strings.Cut(i.locationKey, "\n") // no location holds a control character
 	e := Entry{Format: format, Block: i.block, Source: location, Created: time.Now().UTC().Truncate(time.Second)}
-	for _, p := range i.parts {
+	for _, p := range i.Parts {
 		tree := p.Tree()
 		if tree == "" {
 			return Entry{}, nil, diskError(p.File.Name, errors.New("committed before it was verified"))
@@ -218,13 +215,13 @@ func (i *Ingest) Commit() (Entry, *Lease, error) {
 
 func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	s := i.s
-	for _, p := range i.parts {
+	for _, p := range i.Parts {
 		if err := p.makeDurable(); err != nil {
 			return Entry{}, nil, err
 		}
 	}
 	err = s.layout.locked(func() error {
-		for _, p := range i.parts {
+		for _, p := range i.Parts {
 			if err := p.linkBlob(p.Tree()); err != nil {
 				return err
 			}
@@ -253,16 +250,16 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 	return out, lease, i.remove()
 }
 
-// PollShared checks a part that another staging fetches (Part.otherWriter): if its
+// PollShared checks a part that another staging fetches (Part.OtherWriter): if its
 // bytes are published they are linked; if that staging gave up, the part becomes this
 // one's. It reports whether one of the two has happened.
 func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	s := i.s
 	err := s.layout.locked(func() error {
-		if err := p.linkExisting(); err != nil || p.linked {
+		if err := p.linkExisting(); err != nil || p.Linked {
 			return err
 		}
-		if err := p.tryClaim(); err != nil || p.otherWriter {
+		if err := p.tryClaim(); err != nil || p.OtherWriter {
 			return err
 		}
 		if err := s.reserve(p.File.Size, i.key); err != nil {
@@ -277,17 +274,17 @@ func (i *Ingest) PollShared(ctx context.Context, p *Part) (bool, error) {
 	if err != nil {
 		return false, diskError(p.File.Name, err)
 	}
-	if p.otherWriter {
+	if p.OtherWriter {
 		return false, nil
 	}
 	return true, diskError(p.File.Name, p.resume(ctx))
 }
 
 func (i *Ingest) closeParts() {
-	for _, p := range i.parts {
+	for _, p := range i.Parts {
 		p.close()
 	}
-	i.parts = nil
+	i.Parts = nil
 }
 
 // remove deletes the staging's folder. It renames it first: a process waiting for the
@@ -300,7 +297,7 @@ func (i *Ingest) remove() error {
 // Close ends the claim. What arrived stays for the next claim; a staging without bytes
 // leaves nothing.
 func (i *Ingest) Close() {
-	for _, p := range i.parts {
+	for _, p := range i.Parts {
 		// A reservation without bytes is removed.
 		if fi, err := os.Stat(p.path + ".journal"); err == nil && fi.Size() <= headSize && p.File.Size > 0 {
 			_ = os.Remove(p.path)

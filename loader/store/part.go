@@ -24,11 +24,11 @@ type Part struct {
 	path      string
 	block     int64
 	knownTree string // tree digest of bytes the store may have
-	// linked: the bytes are those of an existing blob, nothing is written.
-	linked bool
-	// otherWriter: another staging, here or in another process, brings a file of
-	// these very bytes. Set by Prepare and PollShared only.
-	otherWriter bool
+	// Linked: the bytes are those of an existing blob, nothing is written.
+	Linked bool
+	// OtherWriter: another staging, here or in another process, brings a file of
+	// these very bytes. Set by Prepare and PollShared only, and for the goroutine that calls them.
+	OtherWriter bool
 	claimLock   *fileLock // the lock that marks this staging as its fetcher
 	durable     bool      // synced and read-only
 
@@ -42,7 +42,6 @@ type Part struct {
 	writers    map[int]*Writer // of incomplete blocks
 	blocksHere int
 	bytes      int64
-	resumed    int64
 	tree       string
 	changed    chan struct{}
 }
@@ -75,14 +74,14 @@ func (p *Part) linkExisting() error {
 	if err := s.layout.change("adopt blob", func() error { return os.Link(s.layout.blob(p.knownTree), p.path) }); err != nil {
 		return err
 	}
-	p.linked, p.otherWriter = true, false
+	p.Linked, p.OtherWriter = true, false
 	return nil
 }
 
 // tryClaim takes the right to fetch the file, if a digest of it is known before: another
 // staging may fetch the same bytes under another name.
 func (p *Part) tryClaim() error {
-	p.otherWriter = false
+	p.OtherWriter = false
 	known := p.File.SHA256
 	if !isHex(known, 64) {
 		known = p.knownTree
@@ -92,16 +91,12 @@ func (p *Part) tryClaim() error {
 	}
 	lock, err := lockFile(p.store.layout.path("coming", known), true, false)
 	if errors.Is(err, errBusy) {
-		p.otherWriter = true
+		p.OtherWriter = true
 		return nil
 	}
 	p.claimLock = lock
 	return err
 }
-
-// OtherWriter reports whether another staging fetches the same bytes; see
-// Ingest.PollShared. For the goroutine that calls PollShared.
-func (p *Part) OtherWriter() bool { return p.otherWriter }
 
 // create opens the part and allocates its bytes on the disk.
 func (p *Part) create() error {
@@ -146,7 +141,7 @@ func (p *Part) create() error {
 
 // dropEmpty deletes a part without a journal: it is only a reservation.
 func (p *Part) dropEmpty() {
-	if _, err := os.Stat(p.path + ".journal"); err == nil || p.linked {
+	if _, err := os.Stat(p.path + ".journal"); err == nil || p.Linked {
 		return
 	}
 	p.disk.close()
@@ -155,7 +150,7 @@ func (p *Part) dropEmpty() {
 
 // resume reads back the blocks of the journal and keeps those whose checksum matches.
 func (p *Part) resume(ctx context.Context) error {
-	if p.linked {
+	if p.Linked {
 		f, err := os.Open(p.path)
 		if err != nil {
 			return err
@@ -166,7 +161,7 @@ func (p *Part) resume(ctx context.Context) error {
 		for i := range p.have {
 			p.have[i] = true
 		}
-		p.blocksHere, p.bytes, p.resumed = len(p.have), p.File.Size, p.File.Size
+		p.blocksHere, p.bytes = len(p.have), p.File.Size
 		p.notify()
 		return nil
 	}
@@ -211,7 +206,6 @@ func (p *Part) resume(ctx context.Context) error {
 		p.have[i], p.sums[i], p.digests[i] = true, r.sum, BlockDigest(digest.Sum(nil))
 		p.blocksHere++
 	}
-	p.resumed = p.bytes
 	if fi, err := p.disk.cached.Stat(); err != nil {
 		return err
 	} else if n, _ := linkCount(fi); n > 1 && p.blocksHere < len(p.have) {
@@ -237,7 +231,7 @@ func (p *Part) replace() error {
 func (p *Part) reset() error {
 	clear(p.have)
 	clear(p.writers)
-	p.blocksHere, p.bytes, p.resumed, p.tree = 0, 0, 0, ""
+	p.blocksHere, p.bytes, p.tree = 0, 0, ""
 	if err := p.journal.Truncate(headSize); err != nil {
 		return err
 	}
@@ -269,11 +263,11 @@ func (p *Part) Has(i int) bool {
 }
 
 // Bytes returns how many bytes are here, in whole blocks and in unfinished ones of an
-// earlier attempt, and how many of them were here when the staging began.
-func (p *Part) Bytes() (have, resumed int64) {
+// earlier attempt.
+func (p *Part) Bytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.bytes, p.resumed
+	return p.bytes
 }
 
 // Changed returns a channel that is closed when the next block completes.
@@ -298,11 +292,8 @@ func (p *Part) notify() {
 func (p *Part) BlockSum(i int) (sum uint64, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sums[i], p.have[i] && !p.linked
+	return p.sums[i], p.have[i] && !p.Linked
 }
-
-// Linked reports whether the bytes are another checkpoint's.
-func (p *Part) Linked() bool { return p.linked }
 
 // Arrived is the offset in the file of the first missing byte of block i.
 func (p *Part) Arrived(i int) int64 {
@@ -351,7 +342,7 @@ func (p *Part) ForgetBlocks(blocks ...int) {
 
 // IsPublished reports whether the part's bytes are those of a blob by their digest. It is
 // called when no goroutine works on the part.
-func (p *Part) IsPublished() bool { return p.linked || p.durable }
+func (p *Part) IsPublished() bool { return p.Linked || p.durable }
 
 // StartWrite starts to write a block back to the disk, so that the final fsync finds
 // little left. It may wait for the disk.
@@ -405,7 +396,7 @@ func (p *Part) publishBlob(tree string) error {
 
 // makeDurable writes every byte to the disk and makes the file read-only.
 func (p *Part) makeDurable() error {
-	if p.linked || p.durable {
+	if p.Linked || p.durable {
 		return nil
 	}
 	if err := p.store.layout.change("fsync part", func() error { return p.store.layout.fsync(p.disk.cached) }); err != nil {

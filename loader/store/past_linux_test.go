@@ -83,7 +83,7 @@ func TestDirectWrites(t *testing.T) {
 			if err := in.Prepare(t.Context(), "one", []source.File{{Name: "a.gguf", Size: size, Version: "1"}}, block); err != nil {
 				t.Fatal(err)
 			}
-			p := in.Parts()[0]
+			p := in.Parts[0]
 			path, _ := filepath.Glob(filepath.Join(data, "parts", "*", "*"))
 			for _, i := range []int{2, 0, 1, 4, 3} {
 				off, n := p.Range(i)

@@ -64,7 +64,7 @@ func begin(s *store.Store, location string, files map[string][]byte) (*store.Ing
 // ingest puts what is missing, and returns how many blocks that was.
 func ingest(in *store.Ingest, files map[string][]byte) (int, error) {
 	n := 0
-	for _, p := range in.Parts() {
+	for _, p := range in.Parts {
 		b := files[p.File.Name]
 		for i := range p.Blocks() {
 			if p.Has(i) {
@@ -597,7 +597,7 @@ func TestResumeInsideBlock(t *testing.T) {
 				return in
 			}
 			in := claim()
-			w := in.Parts()[0].Writer(1)
+			w := in.Parts[0].Writer(1)
 			if tc.expect {
 				w.Expect(7)
 			}
@@ -613,10 +613,10 @@ func TestResumeInsideBlock(t *testing.T) {
 			}
 			in = claim()
 			defer in.Close()
-			p := in.Parts()[0]
+			p := in.Parts[0]
 			at, end := p.Writer(1).Position()
-			have, resumed := p.Bytes()
-			if at != 4*mib+tc.at || end != 8*mib || have != tc.at || resumed != tc.at {
+			have := p.Bytes()
+			if at != 4*mib+tc.at || end != 8*mib || have != tc.at {
 				t.Fatalf("at %d of block 1, want %d; %d bytes here", at-4*mib, tc.at, have)
 			}
 			for i := range p.Blocks() {
@@ -629,7 +629,7 @@ func TestResumeInsideBlock(t *testing.T) {
 					t.Errorf("block %d: another sum", i)
 				}
 			}
-			if have, _ := p.Bytes(); have != file.Size {
+			if have := p.Bytes(); have != file.Size {
 				t.Errorf("%d bytes", have)
 			}
 			got := make([]byte, len(want))
@@ -650,7 +650,7 @@ func TestWriterIsShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	p := in.Parts()[0]
+	p := in.Parts[0]
 	w := p.Writer(0)
 	if w != p.Writer(0) {
 		t.Error("two writers of one block")
@@ -688,7 +688,7 @@ func TestWriterIsShared(t *testing.T) {
 		t.Errorf("after the end: %d %v %v", used, total, err)
 	}
 	p.DropBlock(0)
-	if have, _ := p.Bytes(); p.Has(0) || have != 0 {
+	if have := p.Bytes(); p.Has(0) || have != 0 {
 		t.Error("forgotten and here")
 	}
 }
@@ -702,7 +702,7 @@ func TestDroppedBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := in.Parts()[0]
+	p := in.Parts[0]
 	for i := range p.Blocks() {
 		off, n := p.Range(i)
 		if _, total, err := p.Writer(i).Write(off, want[off:off+n]); !total || err != nil {
@@ -719,7 +719,7 @@ func TestDroppedBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	p = in.Parts()[0]
+	p = in.Parts[0]
 	if p.Has(0) || p.Has(1) || !p.Has(2) {
 		t.Errorf("in the next attempt: %v %v %v", p.Has(0), p.Has(1), p.Has(2))
 	}
@@ -829,7 +829,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 		if err := in.Prepare(t.Context(), location, []source.File{known(location + ".gguf")}, block); err != nil {
 			t.Fatal(err)
 		}
-		return in, in.Parts()[0]
+		return in, in.Parts[0]
 	}
 	commit := func(in *store.Ingest) {
 		t.Helper()
@@ -855,7 +855,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 	one, p1 := prepare("one")
 	two, p2 := prepare("two")
 	three, p3 := prepare("three")
-	if p1.OtherWriter() || !p2.OtherWriter() || !p3.OtherWriter() {
+	if p1.OtherWriter || !p2.OtherWriter || !p3.OtherWriter {
 		t.Fatal("who brings it")
 	}
 	if ok, err := two.PollShared(t.Context(), p2); ok || err != nil {
@@ -863,7 +863,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 	}
 	// The one that brings it gives up: the next one does.
 	one.Close()
-	if ok, err := two.PollShared(t.Context(), p2); !ok || err != nil || p2.Linked() {
+	if ok, err := two.PollShared(t.Context(), p2); !ok || err != nil || p2.Linked {
 		t.Fatal(ok, err)
 	}
 	if ok, err := three.PollShared(t.Context(), p3); ok || err != nil {
@@ -871,7 +871,7 @@ func TestSharedFileIsFetchedOnce(t *testing.T) {
 	}
 	put(p2)
 	// Before the other's checkpoint is published.
-	if ok, err := three.PollShared(t.Context(), p3); !ok || err != nil || !p3.Linked() || p3.Tree() == "" {
+	if ok, err := three.PollShared(t.Context(), p3); !ok || err != nil || !p3.Linked || p3.Tree() == "" {
 		t.Fatal(ok, err)
 	}
 	commit(three)

@@ -82,7 +82,7 @@ func TestTreeOfArrivedBlocks(t *testing.T) {
 		if err := in.Prepare(t.Context(), "one", []source.File{{Name: "a.gguf", Size: int64(len(body)), Version: "1"}}, block); err != nil {
 			t.Fatal(err)
 		}
-		return in, in.Parts()[0]
+		return in, in.Parts[0]
 	}
 	write := func(p *store.Part, i int, pieces ...int) {
 		t.Helper()
@@ -104,8 +104,8 @@ func TestTreeOfArrivedBlocks(t *testing.T) {
 	write(p, 1, block/2)
 	in.Close()
 	in, p = claim() // reads blocks 1 and 3 back
-	if have, resumed := p.Bytes(); have != block+777 || resumed != have {
-		t.Errorf("%d bytes are here, %d of them resumed", have, resumed)
+	if have := p.Bytes(); have != block+777 {
+		t.Errorf("%d bytes are here", have)
 	}
 	write(p, 2, 1000)
 	// Bytes that were given up, as those of a node that broke off, do not count.
@@ -185,7 +185,7 @@ func TestKnownDigests(t *testing.T) {
 		{"plain elsewhere", plain, block, false},
 	} {
 		in := claim(c.location, c.file, c.block)
-		if got := in.Parts()[0].Linked(); got != c.adopted {
+		if got := in.Parts[0].Linked; got != c.adopted {
 			t.Errorf("%s, blocks of %d: adopted %t", c.location, c.block, got)
 		}
 		if err := in.Discard(); err != nil {

@@ -62,7 +62,7 @@ func Open(c Config) (*Node, error) {
 	facts, err := gpu.Open()
 	if err != nil {
 		c.Log.Warn("the GPU driver does not answer", "error", err)
-	} else if reason := facts.Why(); reason != "" {
+	} else if reason := facts.Why; reason != "" {
 		c.Log.Info("no GPUs", "why", reason)
 	}
 	n := &Node{facts: facts, store: sh}

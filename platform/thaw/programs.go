@@ -83,7 +83,7 @@ func listGPUs() ([]functions.GPU, string, error) {
 		return nil, "", fmt.Errorf("the GPU driver does not answer: %w", err)
 	}
 	defer facts.Close()
-	return facts.List(), facts.Why(), nil
+	return facts.List(), facts.Why, nil
 }
 
 func runBench(ctx context.Context, args []string, stdout, stderr io.Writer) error {

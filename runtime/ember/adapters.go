@@ -115,7 +115,7 @@ func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) 
 	if err != nil {
 		return invalidRequest("lora_path", "invalid_adapter", "the adapter %s cannot be loaded: %v", g.Name, err)
 	}
-	s.o.Log.Info("adapter loaded", "adapter", g.Name, "rank", a.Rank(), "bytes", a.Bytes())
+	s.o.Log.Info("adapter loaded", "adapter", g.Name, "rank", a.Rank, "bytes", a.Bytes)
 	writeText(w, "Success: LoRA adapter '"+g.Name+"' added successfully.")
 	return nil
 }

@@ -219,8 +219,8 @@ func TestLlamaCppTokenizer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tok.Pattern() != p {
-			t.Fatalf("pattern %v was read as %v", p, tok.Pattern())
+		if tok.Pattern != p {
+			t.Fatalf("pattern %v was read as %v", p, tok.Pattern)
 		}
 		toks = append(toks, tok)
 		out := filepath.Join(dir, "m.gguf")

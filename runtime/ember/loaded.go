@@ -82,8 +82,8 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel
 }
 
 func (m *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
-	if m.tok.Size() > cfg.Vocab {
-		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, m.tok.Size()-1, cfg.Vocab)
+	if m.tok.Size > cfg.Vocab {
+		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, m.tok.Size-1, cfg.Vocab)
 	}
 	if m.template, err = chat.Load(o.Model, o.ChatTemplate); err != nil {
 		return err

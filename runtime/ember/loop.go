@@ -41,19 +41,16 @@ type loop struct {
 // maxSpare bounds the memory of unused caches.
 const maxSpare = 64 << 20
 
-var (
-	errFull     = errors.New("too many requests are waiting")
-	errDraining = errors.New("the engine is shutting down")
-)
+var errFull = errors.New("too many requests are waiting")
 
-// submit puts a sequence into the queue. It returns errFull or errDraining.
+// submit puts a sequence into the queue. It returns errFull or errStopped.
 func (l *loop) submit(q *sequence) error {
 	q.ready = newest.NewSignal()
 	q.arrived = time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.draining {
-		return errDraining
+		return errStopped
 	}
 	// Free slots that the loop has not filled yet extend the queue.
 	if free := l.maxSeqs - int(l.nRunning.Load()); len(l.waiting) >= l.maxQueued+max(free, 0) {

@@ -401,7 +401,7 @@ func (i input) encode(c *loadedModel) ([]int, *failure) {
 // encode refuses text that must be too long before tokenizing it. The factor of four
 // allows for normalization, which can shorten a text.
 func (m *loadedModel) encode(text string, around bool) ([]int, *failure) {
-	if minimum := len(text) / max(4*m.tok.Longest(), 1); minimum > m.maxLen {
+	if minimum := len(text) / max(4*m.tok.Longest, 1); minimum > m.maxLen {
 		return nil, tooLong(m, "at least ", minimum)
 	}
 	return m.tok.Encode(text, around), nil

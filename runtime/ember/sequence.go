@@ -55,7 +55,7 @@ type piece struct {
 
 func (p *piece) over() bool { return p.finish != "" || p.err != nil }
 
-// errStopped ends sequences when the engine shuts down.
+// errStopped ends sequences when the engine shuts down, and refuses others.
 var errStopped = errors.New("the engine is shutting down")
 
 // publish changes the piece for the handler; add is called with the lock held.

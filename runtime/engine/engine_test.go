@@ -484,7 +484,7 @@ func TestNotify(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.Addr(), Net: "unixgram"})
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.Addr, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}

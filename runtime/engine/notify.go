@@ -20,7 +20,7 @@ type Notice struct {
 
 // Notify is the NOTIFY_SOCKET of an engine.
 type Notify struct {
-	addr string
+	Addr string // the value of NOTIFY_SOCKET
 	dir  string // to remove; "" for an abstract address
 	conn *net.UnixConn
 	ch   chan Notice
@@ -31,15 +31,15 @@ type Notify struct {
 func ListenNotify() (*Notify, error) {
 	n := &Notify{ch: make(chan Notice, 64)}
 	if runtime.GOOS == "linux" {
-		n.addr = "@thaw-" + rand.Text()
+		n.Addr = "@thaw-" + rand.Text()
 	} else {
 		dir, err := os.MkdirTemp("", "thaw")
 		if err != nil {
 			return nil, err
 		}
-		n.dir, n.addr = dir, filepath.Join(dir, "n")
+		n.dir, n.Addr = dir, filepath.Join(dir, "n")
 	}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.addr, Net: "unixgram"})
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: n.Addr, Net: "unixgram"})
 	if err != nil {
 		os.RemoveAll(n.dir)
 		return nil, err
@@ -48,9 +48,6 @@ func ListenNotify() (*Notify, error) {
 	n.done.Go(n.read)
 	return n, nil
 }
-
-// Addr is the value of NOTIFY_SOCKET.
-func (n *Notify) Addr() string { return n.addr }
 
 // C receives the notices; Close closes it. When it is full, notices of progress are
 // dropped, the one of readiness is not.

@@ -39,7 +39,7 @@ type Steps struct {
 	marks []logMark
 	at    int // of marks
 	began time.Time
-	done  []Done
+	Done  []Done
 	// uncaught: the lines are a traceback that began in the command
 	uncaught bool
 	// serving: the present step is the first token, which has no mark
@@ -81,7 +81,7 @@ func (s *Steps) end(at time.Time) {
 	if !s.serving {
 		step = s.marks[s.at].Step
 	}
-	s.done = append(s.done, Done{step, s.began, at})
+	s.Done = append(s.Done, Done{step, s.began, at})
 }
 
 // Current is the present step, if the log had any mark.
@@ -91,8 +91,6 @@ func (s *Steps) Current() (Step, bool) {
 	}
 	return s.marks[s.at].Step, true
 }
-
-func (s *Steps) Done() []Done { return s.done }
 
 // Serving records that the engine serves; the last step is its first token.
 func (s *Steps) Serving(at time.Time) {
@@ -109,7 +107,7 @@ func (s *Steps) End(at time.Time) []Done {
 		return nil
 	}
 	s.end(at)
-	return s.done
+	return s.Done
 }
 
 // percent matches the progress of a vLLM's weights.

@@ -26,8 +26,8 @@ type driver interface {
 // Facts reads the state of this machine's GPUs. Its methods may be called from any
 // goroutine.
 type Facts struct {
-	d      driver // nil if there is none
-	reason string
+	d   driver // nil if there is none
+	Why string // no GPUs are listed; "" if there is a driver
 
 	mu      sync.Mutex
 	last    []functions.GPU
@@ -44,11 +44,8 @@ func Open() (*Facts, error) {
 }
 
 func newFacts(d driver, reason string) *Facts {
-	return &Facts{d: d, reason: reason, bad: map[string]string{}}
+	return &Facts{d: d, Why: reason, bad: map[string]string{}}
 }
-
-// Why is the reason that no GPUs are listed; "" if there is a driver.
-func (f *Facts) Why() string { return f.reason }
 
 // List returns the GPUs by index. If the driver does not answer within 2 s, the last
 // list is returned with that as Health.

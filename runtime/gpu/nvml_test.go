@@ -297,12 +297,12 @@ func TestReal(t *testing.T) {
 	}
 	defer f.Close()
 	gpus := f.List()
-	t.Log(f.Why(), gpus)
+	t.Log(f.Why, gpus)
 	if os.Getenv("THAW_GPU") != "1" {
 		return
 	}
 	if len(gpus) == 0 {
-		t.Fatal("no GPU: ", f.Why())
+		t.Fatal("no GPU: ", f.Why)
 	}
 	for _, g := range gpus {
 		if g.UUID == "" || g.MemoryTotal == 0 || g.MemoryFree > g.MemoryTotal {

@@ -190,7 +190,7 @@ func (b *boot) onLine(l line) {
 		if b.steps.Line(l.text, l.at) {
 			b.logSteps = true
 			now, _ := b.steps.Current()
-			r.setLogPhases(b.steps.Done(), now.Phase)
+			r.setLogPhases(b.steps.Done, now.Phase)
 			r.now.Percent = -1
 			r.notify()
 			return

@@ -48,7 +48,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, tries int) stat
 			r.log.Warn("no notify socket, readiness is probed only", "error", err)
 		} else {
 			defer n.Close()
-			req.Notify, notices = n.Addr(), n.C()
+			req.Notify, notices = n.Addr, n.C()
 		}
 	}
 	cmd, plan, err := r.prepare(req)

@@ -63,8 +63,8 @@ func TestLoads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tok.Pattern() != p || tok.Size() != 400 {
-				t.Errorf("%v: read as %v with %d tokens", p, tok.Pattern(), tok.Size())
+			if tok.Pattern != p || tok.Size != 400 {
+				t.Errorf("%v: read as %v with %d tokens", p, tok.Pattern, tok.Size)
 			}
 			if ids := tok.Encode(text, true); tok.Decode(ids) != text || len(ids) >= len(text) {
 				t.Errorf("%v: %d tokens, back %q", p, len(ids), tok.Decode(ids))

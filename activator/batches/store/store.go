@@ -154,7 +154,7 @@ func (s *Store) contentOf(id string) string { return filepath.Join(s.dir, "files
 type Upload struct {
 	s    *Store
 	f    *os.File
-	size int64
+	Size int64 // bytes that were written
 }
 
 // NewUpload begins a file. Commit or Discard must follow.
@@ -168,17 +168,14 @@ func (s *Store) NewUpload() (*Upload, error) {
 
 func (u *Upload) Write(p []byte) (int, error) {
 	n, err := u.f.Write(p)
-	u.size += int64(n)
+	u.Size += int64(n)
 	return n, err
 }
-
-// Size is the number of bytes written.
-func (u *Upload) Size() int64 { return u.size }
 
 // Commit makes the upload a file. Its Bytes and Sequence are set here. An upload that could
 // not be committed is gone.
 func (u *Upload) Commit(f File) (File, error) {
-	f.Bytes = u.size
+	f.Bytes = u.Size
 	if err := errors.Join(u.f.Sync(), u.f.Close()); err != nil {
 		os.Remove(u.f.Name())
 		return File{}, err

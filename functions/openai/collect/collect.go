@@ -1,6 +1,6 @@
-// Package collect assembles the whole answer (as if not streamed) from the events of a stream of
-// OpenAI's responses endpoint or Anthropic's messages endpoint; package cache does so for chats and
-// completions.
+// Package collect makes a stream of a whole answer, and assembles the whole answer (as if not
+// streamed) from the events of a stream of OpenAI's responses endpoint or Anthropic's messages
+// endpoint; package cache does so for chats and completions.
 package collect
 
 import (
@@ -19,14 +19,11 @@ import (
 // object is a JSON object whose values stay as they are.
 type object map[string]jsontext.Value
 
-// tolerant lets pass what engines' JSON may have and clients accept.
-var tolerant = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
-
-func decodeInto(to any, b []byte) error { return json.Unmarshal(b, to, tolerant) }
+func decodeInto(to any, b []byte) error { return json.Unmarshal(b, to, openai.Tolerant) }
 
 // toJSON encodes what was decoded from JSON, which cannot fail.
 func toJSON(v any) jsontext.Value {
-	b, _ := json.Marshal(v, tolerant)
+	b, _ := json.Marshal(v, openai.Tolerant)
 	return b
 }
 

@@ -4,8 +4,6 @@ import (
 	"encoding/json/jsontext"
 	"strings"
 	"testing"
-
-	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // inData writes each JSON as an event of its own.
@@ -92,8 +90,8 @@ func TestPlainOfMessages(t *testing.T) {
 	}
 }
 
-// TestPlainOfStreamWhole: a whole answer that was made a stream is the same again.
-func TestPlainOfStreamWhole(t *testing.T) {
+// TestPlainOfStream: a whole answer that was made a stream is the same again.
+func TestPlainOfStream(t *testing.T) {
 	for path, answers := range map[string][]string{
 		"/v1/responses": {
 			`{"id":"r","output":[{"content":[{"text":"hi","type":"output_text"},{"type":"refusal"}],"id":"i","type":"message"},{"arguments":"{}","type":"function_call"}],"status":"completed","usage":{"input_tokens":3}}`,
@@ -106,7 +104,7 @@ func TestPlainOfStreamWhole(t *testing.T) {
 		},
 	} {
 		for _, answer := range answers {
-			stream := openai.StreamWhole(path, []byte(answer), false)
+			stream := Stream(path, []byte(answer), false)
 			if got := string(Plain(path, stream)); got != answer || !jsontext.Value(answer).IsValid() {
 				t.Errorf("%s:\n%s\nbecame\n%s", path, answer, got)
 			}

@@ -13,16 +13,16 @@ type Tokenizer struct {
 	names        names
 	merges       *merges
 	byteID       [256]int32 // -1 where the vocabulary lacks the byte
-	pattern      Pattern
-	prefix       bool // a text gets a leading space
+	Pattern      Pattern    // how text is split into words
+	prefix       bool       // a text gets a leading space
 	nfc          bool
 	ignoreMerges bool // a word that is in the vocabulary is not merged (ignore_merges)
-	size         int
+	Size         int  // one more than the largest token id
 	added        []added
 	byText       map[string]int // index into added
 	lengths      [256][]int     // of the added tokens that begin with a byte, the longest first
 	flags        []uint8
-	longest      int // bytes of the longest token
+	Longest      int // bytes of the longest token
 	before       []int32
 	after        []int32
 
@@ -97,14 +97,6 @@ func decodeTwoByte(b []byte) (r, n int) {
 	return 0, 0
 }
 
-// Size is one more than the largest token id.
-func (t *Tokenizer) Size() int { return t.size }
-
-func (t *Tokenizer) Longest() int { return t.longest }
-
-// Pattern is how text is split into words.
-func (t *Tokenizer) Pattern() Pattern { return t.pattern }
-
 // Find returns the id of the token that is exactly text, added ones first.
 func (t *Tokenizer) Find(text string) (int, bool) {
 	if k, ok := t.byText[text]; ok {
@@ -122,7 +114,7 @@ func (t *Tokenizer) Special(id int) bool {
 // Bytes returns the bytes of a token, which may be part of a character; none for an
 // unknown id. The slice must not be written.
 func (t *Tokenizer) Bytes(id int) []byte {
-	if id < 0 || id >= t.size {
+	if id < 0 || id >= t.Size {
 		return nil
 	}
 	return t.names.bytes(int32(id))
@@ -210,7 +202,7 @@ func (t *Tokenizer) encodeText(out []int, s string) []int {
 	if t.prefix && s[0] != ' ' {
 		s = " " + s
 	}
-	t.pattern.Split(s, func(w string) { out = t.encodeWord(out, w) })
+	t.Pattern.Split(s, func(w string) { out = t.encodeWord(out, w) })
 	return out
 }
 

@@ -208,8 +208,8 @@ func FuzzParse(f *testing.F) {
 		}
 		ids := tok.Encode(text, true)
 		for _, id := range ids {
-			if id < 0 || id >= tok.Size() {
-				t.Fatalf("id %d of %d", id, tok.Size())
+			if id < 0 || id >= tok.Size {
+				t.Fatalf("id %d of %d", id, tok.Size)
 			}
 		}
 		if s := tok.Decode(ids); !utf8.ValidString(s) {

@@ -120,7 +120,7 @@ func Parse(b []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("added_tokens: %w", err)
 	}
 	for _, x := range t.names.span {
-		t.longest = max(t.longest, int(x.n))
+		t.Longest = max(t.Longest, int(x.n))
 	}
 	if err := t.readTemplate(post); err != nil {
 		return nil, fmt.Errorf("post_processor: %w", err)
@@ -166,10 +166,10 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 	regex := last.UseRegex == nil || *last.UseRegex
 	switch {
 	case len(ps) == 1 && regex:
-		t.pattern = GPT2
+		t.Pattern = GPT2
 		return nil
 	case len(ps) == 2 && ps[0].Type == "Digits" && ps[0].IndividualDigit && regex:
-		t.pattern = Digits
+		t.Pattern = Digits
 		return nil
 	case len(ps) == 2 && ps[0].Type == "Split" && !regex:
 		var p struct{ Regex string }
@@ -181,11 +181,11 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 		}
 		switch p.Regex {
 		case gpt2Regex:
-			t.pattern = GPT2
+			t.Pattern = GPT2
 		case llama3Regex:
-			t.pattern = Llama3
+			t.Pattern = Llama3
 		case qwen2Regex:
-			t.pattern = Qwen2
+			t.Pattern = Qwen2
 		default:
 			return fmt.Errorf("pre_tokenizer: unknown split pattern %q", p.Regex)
 		}
@@ -288,7 +288,7 @@ func (t *Tokenizer) readVocab(d *jsontext.Decoder) error {
 		}
 		n.span[id] = span{uint32(start), uint32(len(n.arena) - start)}
 		n.count++
-		t.size = max(t.size, int(id)+1)
+		t.Size = max(t.Size, int(id)+1)
 		return nil
 	})
 	if err != nil {
@@ -374,7 +374,7 @@ func (m *merges) double() *merges {
 }
 
 func (t *Tokenizer) addTokens(raw []byte) error {
-	t.flags = make([]uint8, t.size)
+	t.flags = make([]uint8, t.Size)
 	if len(raw) == 0 {
 		return nil
 	}
@@ -389,8 +389,8 @@ func (t *Tokenizer) addTokens(raw []byte) error {
 		if a.Content == "" {
 			return fmt.Errorf("id %d is empty", a.ID)
 		}
-		t.size = max(t.size, int(a.ID)+1)
-		for len(t.flags) < t.size {
+		t.Size = max(t.Size, int(a.ID)+1)
+		for len(t.flags) < t.Size {
 			t.flags = append(t.flags, 0)
 		}
 		n := &t.names
@@ -446,7 +446,7 @@ func (t *Tokenizer) readTemplate(raw []byte) error {
 					return fmt.Errorf("special token %q has no id", sp.ID)
 				}
 				for _, id := range ids {
-					if id < 0 || int(id) >= t.size {
+					if id < 0 || int(id) >= t.Size {
 						return fmt.Errorf("special token %q has id %d outside the vocabulary", sp.ID, id)
 					}
 				}

@@ -65,14 +65,10 @@ type lowRank struct {
 // Adapter is a LoRA adapter of a model, in memory. It is not changed after it is made,
 // and any number of sequences use it.
 type Adapter struct {
-	rank   int
-	bytes  int
+	Rank   int
+	Bytes  int
 	layers [][modules]lowRank
 }
-
-func (a *Adapter) Rank() int { return a.rank }
-
-func (a *Adapter) Bytes() int { return a.bytes }
 
 const adapterWeights = "adapter_model.safetensors"
 
@@ -110,7 +106,7 @@ func OpenAdapter(dir string, c *Config, maxRank int) (*Adapter, error) {
 // bindAdapter copies the matrices of an adapter and checks that there are those that
 // conf names, and no others.
 func bindAdapter(set *safetensors.Set, c *Config, conf *adapterConfig) (*Adapter, error) {
-	a := &Adapter{rank: conf.rank, layers: make([][modules]lowRank, c.Layers)}
+	a := &Adapter{Rank: conf.rank, layers: make([][modules]lowRank, c.Layers)}
 	left := set.Names()
 	take := func(name string, rows, cols int) ([]float32, error) {
 		if i, ok := slices.BinarySearch(left, name); ok {
@@ -140,14 +136,14 @@ func bindAdapter(set *safetensors.Set, c *Config, conf *adapterConfig) (*Adapter
 				}
 			}
 			a.layers[i][m] = l
-			a.bytes += 4 * (len(l.a) + len(l.b))
+			a.Bytes += 4 * (len(l.a) + len(l.b))
 		}
 	}
 	if len(left) > 0 {
 		return nil, fmt.Errorf("tensor %s is not supported, or target_modules does not name it (supported: lora_A and lora_B of %s)", left[0],
 			knownModules())
 	}
-	if a.bytes == 0 {
+	if a.Bytes == 0 {
 		return nil, errors.New("target_modules names no module of this model")
 	}
 	return a, nil
@@ -251,7 +247,7 @@ func (s *scratch) fitAdapters(in []Input) {
 		a := in[o].Cache.adapter
 		s.adapters = append(s.adapters, a)
 		if a != nil {
-			s.rank = max(s.rank, a.rank)
+			s.rank = max(s.rank, a.Rank)
 		}
 	}
 	for i := range s.low {

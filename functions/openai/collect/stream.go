@@ -1,22 +1,19 @@
-package openai
+package collect
 
 import (
 	"bytes"
 	"encoding/json/jsontext"
-	"encoding/json/v2"
 	"maps"
 	"strconv"
 
+	"github.com/thaw-dev/thaw/functions/openai"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 )
 
-// object is a JSON object whose values stay as they are.
-type object map[string]jsontext.Value
-
-// StreamWhole returns the event stream that carries a whole JSON answer of an endpoint, for
+// Stream returns the event stream that carries a whole JSON answer of an endpoint, for
 // an engine that does not stream; nil where the answer is no JSON object. usage asks for the
 // chunk with the usage of a chat or completion.
-func StreamWhole(path string, body []byte, usage bool) []byte {
+func Stream(path string, body []byte, usage bool) []byte {
 	var answer object
 	body = bytes.TrimPrefix(body, []byte("\ufeff"))
 	if decodeInto(&answer, body) != nil && decodeInto(&answer, pythonjson.WithNulls(body)) != nil || answer == nil {
@@ -53,7 +50,7 @@ func StreamWhole(path string, body []byte, usage bool) []byte {
 		answer["choices"], answer["usage"] = jsontext.Value("[]"), tokens
 		b = appendEvent(b, "", answer)
 	}
-	return append(b, Done...)
+	return append(b, openai.Done...)
 }
 
 // numberToolCalls gives each tool call of a message the index that deltas have.
@@ -170,15 +167,4 @@ func appendEvent(b []byte, name string, members object) []byte {
 		members["type"] = toJSON(name)
 	}
 	return append(append(append(b, "data: "...), toJSON(members)...), "\n\n"...)
-}
-
-// tolerant lets pass what engines' JSON may have and clients accept.
-var tolerant = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
-
-func decodeInto(to any, b []byte) error { return json.Unmarshal(b, to, tolerant) }
-
-// toJSON encodes v in one line. It cannot fail: what v holds was decoded from JSON.
-func toJSON(v any) jsontext.Value {
-	b, _ := json.Marshal(v, tolerant)
-	return b
 }

@@ -1,18 +1,22 @@
-package openai
+package collect
 
 import (
+	"flag"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/functions/openai"
 )
 
 // aDelta is the kind of a piece of a message.
 var aDelta = regexp.MustCompile(`\w+_delta\b`)
 
-// TestStreamWhole: a whole answer becomes a stream that ends as the endpoint's streams end,
+// TestStream: a whole answer becomes a stream that ends as the endpoint's streams end,
 // with the same words and usage.
-func TestStreamWhole(t *testing.T) {
+func TestStream(t *testing.T) {
 	for _, x := range []struct {
 		name, path, in string
 		usage          bool
@@ -35,7 +39,7 @@ func TestStreamWhole(t *testing.T) {
 		{"responses", "/v1/responses", `{"id":"r","status":"completed","output":[{"id":"i","type":"message","role":"assistant","content":[{"type":"output_text","text":"hi"}]},{"id":"f","type":"function_call","arguments":"{}"}],"usage":{"input_tokens":3,"output_tokens":2}}`, false,
 			[]string{"event: response.created\n", `"output":[]`, `"sequence_number":0`, "event: response.output_item.added\n", "event: response.output_text.delta\n", `"delta":"hi"`, `"sequence_number":6`, `"type":"function_call"`, "event: response.completed\n", `"text":"hi"`, `"output_tokens":2`}, "[DONE]"},
 	} {
-		got := string(StreamWhole(x.path, []byte(x.in), x.usage))
+		got := string(Stream(x.path, []byte(x.in), x.usage))
 		rest := got
 		for _, w := range x.want {
 			i := strings.Index(rest, w)
@@ -48,7 +52,7 @@ func TestStreamWhole(t *testing.T) {
 		if strings.Contains(got, x.absent) {
 			t.Errorf("%s: %q is in\n%s", x.name, x.absent, got)
 		}
-		s := Stream{}
+		s := openai.Stream{}
 		s.Pass([]byte(got))
 		if !s.Done || s.Failed || strings.Contains(x.in, "usage") && x.path != "/v1/chat/completions" && !s.Usage.Known {
 			t.Errorf("%s: %+v", x.name, s)
@@ -68,7 +72,7 @@ func TestStreamWhole(t *testing.T) {
 	} {
 		var names []string
 		sequence := 0
-		for event := range strings.SplitSeq(strings.TrimSuffix(string(StreamWhole(x.path, []byte(x.in), false)), "\n\n"), "\n\n") {
+		for event := range strings.SplitSeq(strings.TrimSuffix(string(Stream(x.path, []byte(x.in), false)), "\n\n"), "\n\n") {
 			name, data, _ := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
 			short := strings.TrimPrefix(name, "response.")
 			if kind := aDelta.FindString(data); name == "content_block_delta" {
@@ -85,11 +89,13 @@ func TestStreamWhole(t *testing.T) {
 		}
 	}
 	for _, in := range []string{"", "null", "[]", "{", "hello", `"x"`} {
-		if b := StreamWhole("/v1/chat/completions", []byte(in), true); b != nil {
+		if b := Stream("/v1/chat/completions", []byte(in), true); b != nil {
 			t.Errorf("%q: %s", in, b)
 		}
 	}
 }
+
+var update = flag.Bool("update", false, "write the records of testdata anew: read what changed in them")
 
 // TestRecordOfStreamedAnswers: the stream that each endpoint's clients get of a whole answer.
 func TestRecordOfStreamedAnswers(t *testing.T) {
@@ -103,9 +109,21 @@ func TestRecordOfStreamedAnswers(t *testing.T) {
 			`{"id":"r","status":"incomplete","output":[{"id":"i","content":[{"type":"output_text","text":"a","n":1},{"type":"refusal"},{"type":"output_text","text":"b"}]},{"id":"f","arguments":"{}"},{"id":"g","content":[]}],"usage":{"input_tokens":3}}`,
 		} {
 			for _, usage := range []bool{false, true}[:1+strings.Count(path, "completions")] {
-				lines = append(lines, fmt.Sprintf("%s, usage %v, %s: %s", path, usage, in, StreamWhole(path, []byte(in), usage)))
+				lines = append(lines, fmt.Sprintf("%s, usage %v, %s: %s", path, usage, in, Stream(path, []byte(in), usage)))
 			}
 		}
 	}
-	record(t, "streamed.txt", lines)
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], "\n", `\n`)
+	}
+	got := strings.Join(lines, "\n") + "\n"
+	const file = "testdata/streamed.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(file); err != nil || string(want) != got {
+		t.Errorf("%v, or another stream: read the difference after -update", err)
+	}
 }
