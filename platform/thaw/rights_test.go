@@ -74,8 +74,8 @@ func (p *platform) rightsTable(file string) []right {
 		{"POST", "/v1/messages", `{"model":"nosuch"}`, "data"},
 		{"POST", "/tokenize", `{"model":"nosuch"}`, "data"},
 		{"POST", "/rerank", `{"model":"nosuch"}`, "data"},
-		{"GET", "/api/v1/nosuch", "", "read"},
-		{"GET", "/", "", "read"},
+		{"GET", "/api/v1/nosuch", "", "data"}, // where all may read, a dummy key hides no path
+		{"GET", "/", "", "data"},
 	}
 	bodies := map[string]string{ // that change nothing
 		"PUT /api/v1/functions/{team}/{name}": file,
