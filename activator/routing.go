@@ -152,7 +152,7 @@ func (r *request) use(en *entry, name functions.Name) bool {
 // target of its Router, if that says so. It returns false where the failure is the answer.
 func (p *proxyRequest) escalate(async bool) bool {
 	switch {
-	case p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
+	case p.phase == waiting || p.attempt.answerBegan || p.wait.queued.Alone: // Alone: it is a suspect of two crashes
 		return false
 	case p.phase == refused && routes.MayEscalate(p.fail):
 		return p.moveOn(p.fail.Message, async)
