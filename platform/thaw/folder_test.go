@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
 // TestDeployedFolder: thaw deploy sends the folder of a command engine whose arguments count
@@ -44,7 +47,8 @@ func TestDataFolderThatCannotBeWritten(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("no /proc")
 	}
-	if _, err := makeDataFolder("/proc"); err == nil || !strings.Contains(err.Error(), "--data DIR or THAW_DATA names another") {
+	_, err := makeDataFolder("/proc")
+	if e, ok := errors.AsType[*kit.Error](err); !ok || !strings.Contains(e.Hint, "--data DIR or THAW_DATA") {
 		t.Error(err)
 	}
 }

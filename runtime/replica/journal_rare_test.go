@@ -185,7 +185,7 @@ var rareJournals = map[string]scene{
 		r.Unload(time.Minute, "stopped")
 	}},
 	"a cache that is not stored": {early: &arrival{after: time.Second}, play: func(j *journal, r *Replica) {
-		j.full = true
+		j.full.Store(true)
 		agentEnds(5*time.Second)(j, r)
 	}},
 	"files that cannot be opened early": {early: &arrival{refused: errors.New("no FUSE here")}},

@@ -56,7 +56,7 @@ type journal struct {
 	dir          string             // of adapters, and of the engine's log
 	cancel       context.CancelFunc // ends the agent
 	damaged      atomic.Bool        // a file of the checkpoint
-	full         bool               // the disk for caches
+	full         atomic.Bool        // the disk for caches
 	verifyTime   time.Duration
 	unloadTime   time.Duration // of an adapter
 	metricsAsked atomic.Int64
@@ -137,7 +137,7 @@ func (j *journal) fill(ctx context.Context) error {
 		return ctx.Err()
 	}
 	j.note("filled")
-	if j.full {
+	if j.full.Load() {
 		return errors.New("the disk is full")
 	}
 	return nil
