@@ -88,6 +88,7 @@ func TestInspect(t *testing.T) {
 		{name: "larger than the default", rank: 32, modules: one, err: "its rank is 32 and the engine takes 16 at most: say rank: 32 in the model file, or --max-lora-rank in its args"},
 		{name: "its weights are larger than it says", rank: 32, modules: one, change: config(`{"r":8}`), err: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight has shape [32 4], which is no rank of at most 16"},
 		{name: "a larger rank in a pattern", rank: 8, modules: one, change: config(`{"r":8,"rank_pattern":{"q_proj":64}}`), err: "its rank is 64 and the engine takes 16 at most"},
+		{name: "a smaller rank in a pattern", rank: 64, modules: one, change: config(`{"r":64,"rank_pattern":{"v_proj":8}}`), err: "its rank is 64 and the engine takes 16 at most"},
 		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},
@@ -211,6 +212,7 @@ func TestLoadAdapter(t *testing.T) {
 	}
 	writeLora(t, filepath.Join(dir, "kv"), 8, "k_proj")
 	writeLora(t, filepath.Join(dir, "large"), 64, "q_proj")
+	agentLeft := false
 	run := func(name string, change func(*Options), f func(t *testing.T, lib *library, l *replicaRun)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -228,7 +230,7 @@ func TestLoadAdapter(t *testing.T) {
 				time.Sleep(time.Second)
 				expectState(t, l, functions.Ready)
 				f(t, lib, l)
-				if !l.Status().State.Over() {
+				if !agentLeft && !l.Status().State.Over() {
 					l.Unload(0, "done")
 					l.ended(t, functions.Unloaded, "")
 				}
@@ -372,6 +374,19 @@ func TestLoadAdapter(t *testing.T) {
 			t.Errorf("the copies outlive the replica: %v", err)
 		}
 	})
+	left := filepath.Join(t.TempDir(), "adapters")
+	run("of a confined engine that is left to the supervisor", func(o *Options) { o.AdapterDir = left }, func(t *testing.T, lib *library, l *replicaRun) {
+		load(t, l, "a", "", "")
+		l.cancel()
+		agentLeft = true
+		if err := <-l.done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(left, "a", "adapter_model.safetensors")); err != nil {
+			t.Errorf("the engine that runs on has lost its adapter: %v", err)
+		}
+	})
+	agentLeft = false
 	noFolder := filepath.Join(t.TempDir(), "file")
 	write(t, noFolder, func(io.Writer) error { return nil })
 	run("that cannot be linked", func(o *Options) { o.AdapterDir = noFolder }, func(t *testing.T, _ *library, l *replicaRun) {

@@ -105,6 +105,11 @@ func TestForClients(t *testing.T) {
 	if e := unknownpath.Error("this server does not answer", "/v1/messages/batches").For("/v1/messages/batches"); !strings.HasPrefix(string(e.JSON), `{"type":"error"`) {
 		t.Errorf("not Anthropic's form: %s", e.JSON)
 	}
+	for path, anthropic := range map[string]bool{"/messages": true, "/v1/mesages": true, "/x/v1/messages": true, "/v1/embedding": false} {
+		if e := unknownpath.Error("this server does not answer", path); strings.HasPrefix(string(e.JSON), `{"type":"error"`) != anthropic {
+			t.Errorf("%s: the form is not that of the endpoint that was meant: %s", path, e.JSON)
+		}
+	}
 	for _, path := range []string{"/v1/threads", "/v2/models/m/infer", "/pooling"} {
 		if e := unknownpath.Error("this server does not answer", path); !strings.Contains(e.Message, "/v1/chat/completions") {
 			t.Errorf("%s: %s", path, e.Message)
