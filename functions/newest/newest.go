@@ -20,6 +20,9 @@ type Entry[K comparable, V any] struct {
 	Value V
 }
 
+// keepCapacity is the largest number of entries whose memory Clear keeps for reuse.
+const keepCapacity = 1 << 12
+
 // Put sets the value of k. An earlier value is replaced in its place in the order.
 func (m *Map[K, V]) Put(k K, v V) {
 	if i, ok := m.at[k]; ok {
@@ -63,8 +66,16 @@ func (m *Map[K, V]) Values() []V {
 	return values
 }
 
-// Clear removes all keys.
-func (m *Map[K, V]) Clear() { *m = Map[K, V]{Max: m.Max} }
+// Clear removes all keys. It keeps the memory of a map of usual size.
+func (m *Map[K, V]) Clear() {
+	if len(m.list) > keepCapacity {
+		*m = Map[K, V]{Max: m.Max}
+		return
+	}
+	clear(m.at)
+	clear(m.list)
+	m.list = m.list[:0]
+}
 
 // Signal wakes one consumer. Signals that come before the consumer has taken the
 // last one are one. Its methods may be called concurrently.

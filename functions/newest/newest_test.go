@@ -51,6 +51,17 @@ func TestMap(t *testing.T) {
 	}
 }
 
+func TestMapClearsLarge(t *testing.T) {
+	m := Map[int, int]{Max: 2 * keepCapacity}
+	for i := range 2 * keepCapacity {
+		m.Put(i, i)
+	}
+	m.Clear()
+	if m.Len() != 0 || cap(m.list) != 0 || m.Max != 2*keepCapacity {
+		t.Errorf("len %d, capacity %d, max %d", m.Len(), cap(m.list), m.Max)
+	}
+}
+
 func TestSignal(t *testing.T) {
 	s := NewSignal()
 	s.Set()

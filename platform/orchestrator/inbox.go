@@ -19,6 +19,7 @@ type inbox struct {
 	mu       sync.Mutex
 	demand   newest.Map[functions.Name, Demand] // reported since readDemand
 	updates  updates
+	spare    updates // of the current turn; empty between turns
 	startIDs map[functions.Name]string
 }
 
@@ -36,6 +37,21 @@ type updates struct {
 	wantedAdapters newest.Map[functions.Name, struct{}] // adapters to load before any request
 	sleepRefusals  newest.Map[string, commandResult]    // refused sleeps and wake-ups
 	changed        bool
+}
+
+func (u *updates) clear() {
+	u.wakes.Clear()
+	u.nudges.Clear()
+	u.releases.Clear()
+	u.heartbeats.Clear()
+	u.healthReports.Clear()
+	u.loaded.Clear()
+	u.unloaded.Clear()
+	u.stops.Clear()
+	u.adapterUses.Clear()
+	u.wantedAdapters.Clear()
+	u.sleepRefusals.Clear()
+	u.changed = false
 }
 
 type wakeRequest struct {
@@ -70,13 +86,12 @@ func (i *inbox) put(add func(*updates)) {
 	i.signal()
 }
 
-// take returns the updates since the last take.
+// take returns the updates since the last take. The caller clears them.
 func (i *inbox) take() *updates {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	u := i.updates
-	i.updates = updates{}
-	return &u
+	i.updates, i.spare = i.spare, i.updates
+	return &i.spare
 }
 
 // Demand reports the demand for functions, which a later report replaces. It does not signal: a

@@ -36,7 +36,8 @@ func (p *publisher) publishChanged() {
 			out = append(out, p.snapshotOf(f))
 		}
 	}
-	p.unpublished = nil
+	clear(p.unpublished)
+	p.unpublished = p.unpublished[:0]
 	if len(out) > 0 {
 		p.path.Publish(out...)
 		p.changes.Send(struct{}{})

@@ -21,8 +21,9 @@ type registry struct {
 
 	busyFunctions orderedset.Set[*functionState] // functions that had demand in the last turn
 
-	pending     []*functionState // functions with changes for the planner
-	unpublished []*functionState // functions with changed snapshots
+	pending      []*functionState // functions with changes for the planner
+	sparePending []*functionState // buffer for pending
+	unpublished  []*functionState // functions with changed snapshots
 }
 
 func newRegistry(p placement.Policy) registry {
@@ -77,6 +78,7 @@ func (r *registry) addReplica(replica *replicaState, n *nodeState) {
 
 func (r *registry) dropReplica(replica *replicaState) {
 	delete(r.replicas, replica.ID)
+	replica.forgotten = true
 	if n := r.nodes[replica.Node]; n != nil {
 		n.replicas = slices.DeleteFunc(n.replicas, func(x *replicaState) bool { return x == replica })
 	}
@@ -85,13 +87,26 @@ func (r *registry) dropReplica(replica *replicaState) {
 }
 
 // matchReplicas returns the replicas that a heartbeat lists, nil for one not known on
-// that node.
+// that node. The result is valid until the next heartbeat. Agents sort their replicas,
+// so most are found in the order of the last heartbeat.
 func (r *registry) matchReplicas(n *nodeState, hb *functions.Heartbeat) []*replicaState {
-	ours := make([]*replicaState, len(hb.Models))
+	last, ours := n.matched, n.spareMatched[:0]
 	for i := range hb.Models {
-		if replica := r.replicas[hb.Models[i].ID]; replica != nil && replica.Node == n.id {
-			replica.matched, ours[i] = n.matches, replica
+		id := hb.Models[i].ID
+		for len(last) > 0 && (last[0] == nil || last[0].ID < id) {
+			last = last[1:]
 		}
+		var replica *replicaState
+		if len(last) > 0 && last[0].ID == id && !last[0].forgotten {
+			replica = last[0]
+		} else if replica = r.replicas[id]; replica != nil && replica.Node != n.id {
+			replica = nil
+		}
+		if replica != nil {
+			replica.matched = n.matches
+		}
+		ours = append(ours, replica)
 	}
+	n.matched, n.spareMatched = ours, n.matched
 	return ours
 }

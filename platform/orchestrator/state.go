@@ -54,15 +54,17 @@ type functionState struct {
 
 type nodeState struct {
 	*placement.Node
-	id         string
-	commands   Node
-	last       functions.Heartbeat
-	heardAt    time.Time
-	stale      bool            // it obeys a newer server and refuses our commands
-	replicas   []*replicaState // its replicas, from the decision to start them
-	heartbeats uint64          // number of applied heartbeats
-	matches    uint64          // number of matched heartbeats
-	fromReady  map[string]bool // sources of READY replicas that the node does not list
+	id           string
+	commands     Node
+	last         functions.Heartbeat
+	heardAt      time.Time
+	stale        bool            // it obeys a newer server and refuses our commands
+	replicas     []*replicaState // its replicas, from the decision to start them
+	heartbeats   uint64          // number of applied heartbeats
+	matches      uint64          // number of matched heartbeats
+	matched      []*replicaState // replicas of the last matched heartbeat, nil for unknown ones
+	spareMatched []*replicaState
+	fromReady    map[string]bool // sources of READY replicas that the node does not list
 
 	life             string // Life and Seq of the last heartbeat
 	seq              uint64
@@ -90,6 +92,7 @@ type replicaState struct {
 	seen        bool              // it was in a heartbeat
 	listed      uint64            // number of the last applied heartbeat that lists it
 	matched     uint64            // number of the last matched heartbeat that lists it
+	forgotten   bool              // removeReplica was called
 
 	cause         string // why it was started
 	reason        string

@@ -60,6 +60,7 @@ func (o *Orchestrator) Turn(ctx context.Context) time.Duration {
 
 func (l *loop) turn(ctx context.Context) time.Duration {
 	in := l.inbox.take()
+	defer in.clear()
 
 	if skipped := l.advance(); skipped > 0 {
 		l.event("clock_jump", functions.Name{}, "", "", "",
@@ -234,7 +235,7 @@ func (l *loop) decide(ctx context.Context, now placement.Instant, all bool) time
 	l.leadership.extendSilentNodes(now)
 	l.teams.settle(now, false)
 	news := l.pending
-	l.pending = nil
+	l.pending, l.sparePending = l.sparePending[:0], nil
 	var dead []*functionState
 	for _, f := range news {
 		f.enqueued = false
@@ -283,6 +284,8 @@ func (l *loop) decide(ctx context.Context, now placement.Instant, all bool) time
 	if all {
 		l.coldStarts.starting.Each(func(f *functionState) { l.endUnwantedStart(f, now) })
 	}
+	clear(news)
+	l.sparePending = news[:0]
 	if plan.Next == 0 {
 		return 0
 	}

@@ -375,7 +375,7 @@ func TestLoadAdapter(t *testing.T) {
 		}
 	})
 	left := filepath.Join(t.TempDir(), "adapters")
-	run("of a confined engine that is left to the supervisor", func(o *Options) { o.AdapterDir = left }, func(t *testing.T, lib *library, l *replicaRun) {
+	run("of a confined engine that is left", func(o *Options) { o.AdapterDir = left }, func(t *testing.T, _ *library, l *replicaRun) {
 		load(t, l, "a", "", "")
 		l.cancel()
 		agentLeft = true
