@@ -190,10 +190,13 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	t.origin = "the identity of this machine"
 	r, err := direct.Do(req)
 	if err != nil || r.Header.Get("Metadata-Flavor") != "Google" {
+		t.anonymous, t.origin = true, "no credentials: the metadata server: "
 		if err == nil {
+			t.origin += httpsource.Refusal(r) + ", without Metadata-Flavor: Google"
 			r.Body.Close()
+		} else {
+			t.origin += httpsource.NoAnswer(err).Detail
 		}
-		t.anonymous, t.origin = true, "no credentials"
 		if other := httpsource.Misnamed(t.env, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS_JSON",
 			"GCP_SERVICE_ACCOUNT_KEY"); other != "" {
 			t.origin += ": " + strings.TrimSuffix(other, "; ")
@@ -201,13 +204,16 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		return "", errors.New("the metadata server: " + httpsource.Refusal(r))
+	}
 	var tok struct {
 		Token     string `json:"access_token"`
 		ExpiresIn int    `json:"expires_in"`
 	}
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
-	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
-		return "", fmt.Errorf("the metadata server answers %d %s", r.StatusCode, httpsource.MessageOf(raw))
+	if err != nil || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
+		return "", fmt.Errorf("the metadata server %s answered 200 without a token", host)
 	}
 	t.store(tok.Token, time.Duration(tok.ExpiresIn)*time.Second)
 	return t.token, nil

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -43,7 +44,7 @@ func Client(o Options) *http.Client {
 	}
 	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  ProxyFor,
 		OnProxyConnectResponse: checkConnect,
 		TLSHandshakeTimeout:    handshakeTimeout,
 		ResponseHeaderTimeout:  headerTimeout,
@@ -82,4 +83,12 @@ func Client(o Options) *http.Client {
 		c.CheckRedirect = checkRedirect(o.Trust)
 	}
 	return c
+}
+
+// ProxyFor returns the environment's proxy, and none for a metadata service, which is one hop away.
+func ProxyFor(req *http.Request) (*url.URL, error) {
+	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
+		return nil, nil
+	}
+	return http.ProxyFromEnvironment(req)
 }

@@ -45,6 +45,9 @@ func NoAnswer(err error) *source.Error {
 // CheckNetwork is the way out where a server gives no answer.
 const CheckNetwork = "check the host's name and this machine's network"
 
+// Late is the cause of a request whose answer did not come in time.
+const Late = "no answer in time"
+
 // checkConnect refuses what a proxy answers to CONNECT, but for 200.
 func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.Response) error {
 	kind, fix := source.Refused, "let it through there; NO_PROXY names hosts that are asked without the proxy"
@@ -142,7 +145,7 @@ func cause(err error) string {
 		return o.Op + ": " + o.Err.Error()
 	}
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return "no answer in time"
+		return Late
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the connection was closed"

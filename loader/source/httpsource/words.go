@@ -59,6 +59,17 @@ func Words(r *http.Response) string {
 	return CleanWords(message, r.Request)
 }
 
+// Refusal describes an answer of a service of credentials that is near this machine, whose texts
+// hold no secret: its host, the status and its words.
+func Refusal(r *http.Response) string {
+	b, _ := PeekRefusal(r)
+	words := Words(r)
+	if words == "" && len(b) > 0 && !strings.ContainsRune("<{[", rune(b[0])) {
+		words = CleanWords(string(b), r.Request)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%s answered %d: %s", r.Request.URL.Host, r.StatusCode, words), ": ")
+}
+
 // MessageOf returns the message of a refusal that b begins with, in JSON: {"error": {"message":
 // …}} and the like.
 func MessageOf(b []byte) string {
