@@ -284,6 +284,19 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s: %v", have, err)
 		}
 	}
+	// Names that look the same, and names that a system without capitals changed.
+	for _, tc := range []struct{ named, have, want, fix string }{
+		{"mod\u00e9le-1.safetensors", "mode\u0301le-1.safetensors", "differs in its Unicode form alone", "NFC: convmv -f utf8 -t utf8 --nfc "},
+		{"mode\u0301le-1.safetensors", "mod\u00e9le-1.safetensors", "differs in its Unicode form alone", "NFD: convmv -f utf8 -t utf8 --nfd "},
+		{"M-1.safetensors", "m-1.safetensors", "the first is M-1.safetensors, while m-1.safetensors is there", "rename the files as the index writes them"},
+		{"m-1.safetensors", "x/m-1.safetensors", "the first is m-1.safetensors (", "copy the missing files beside it"},
+	} {
+		index := fmt.Appendf(nil, `{"weight_map":{"a":%q,"b":"c.safetensors"}}`, tc.named)
+		_, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), []string{"c.safetensors", tc.have})
+		if source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.fix) {
+			t.Errorf("%q beside %q: %v", tc.named, tc.have, err)
+		}
+	}
 	dotted := []byte(`{"weight_map":{"a":"./m-1.safetensors","b":"m-2.safetensors"}}`)
 	if got, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(dotted), int64(len(dotted)),
 		[]string{"m-1.safetensors", "m-2.safetensors"}); err != nil || len(got) != 2 || got[0] != "m-1.safetensors" {

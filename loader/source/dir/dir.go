@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -210,9 +211,14 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	if err != nil {
 		if fi, lerr := f.root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
 			if f.hub {
-				return "", nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
+				return "", nil, source.Fail(source.Missing, fmt.Sprintf("links to %q, a blob that is not in the cache: the download was not "+
+					"finished", f.target(at)), "download it again, such as by hf download ORG/REPO")
 			}
-			return "", nil, &source.Error{Kind: source.Missing, Detail: "is a link to a file that is not there", Fix: copyLinks}
+			detail := fmt.Sprintf("is a link to %q, which is not there", f.target(at))
+			if p, ok := errors.AsType[*fs.PathError](err); ok {
+				detail += fmt.Sprintf(": there is no %q", p.Path)
+			}
+			return "", nil, source.Fail(source.Missing, detail, copyLinks)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
@@ -224,7 +230,8 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	inside := err == nil && filepath.IsLocal(to) &&
 		(f.sub == "." || to == f.sub || strings.HasPrefix(to, f.sub+"/") || f.hub && path.Dir(to) == "blobs")
 	if !inside {
-		return "", nil, &source.Error{Kind: source.Refused, Detail: "is a link that leads out of the folder", Fix: copyLinks}
+		return "", nil, &source.Error{Kind: source.Refused, Fix: copyLinks,
+			Detail: fmt.Sprintf("is a link that leads out of the folder, to %q", functions.Clip(real))}
 	}
 	fi, err := f.root.Lstat(to)
 	switch {
@@ -234,6 +241,12 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 		return "", nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file", Fix: "put the file itself there"}
 	}
 	return to, fi, nil
+}
+
+// target is what a link says.
+func (f openedFolder) target(at string) string {
+	to, _ := f.root.Readlink(at) // it was one when it was looked at
+	return functions.Clip(to)
 }
 
 func version(fi fs.FileInfo) string {

@@ -52,8 +52,8 @@ func TestBadFolders(t *testing.T) {
 		"file/x":                     {source.Broken, "not a directory"},
 		"pipe":                       {source.BadSource, "neither a folder nor a plain file"},
 		"models--o--r":               {source.BadSource, "snapshots/abc below it"},
-		"models--o--r/snapshots/abc": {source.Missing, "the download was not finished"},
-		"folder":                     {source.Missing, "cp -aL"},
+		"models--o--r/snapshots/abc": {source.Missing, `links to "../../blobs/none", a blob that is not in the cache: the download was not finished`},
+		"folder":                     {source.Missing, `is a link to "none", which is not there: there is no "` + at("folder/none")},
 		"out":                        {source.Refused, "leads out of the folder"},
 		"pipes":                      {source.Refused, "not a plain file"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -261,11 +262,14 @@ func (d *draft) engineArgs() {
 func (d *draft) sourceText() string { return strings.TrimPrefix(d.checkpoint.Location, "file://") }
 
 func (d *draft) name() string {
-	last := path.Base(d.sourceText())
+	where := d.sourceText()
 	if d.checkpoint.Scheme == "hf" {
-		last, _, _ = strings.Cut(last, "@")
+		where = revision.ReplaceAllString(where, "")
 	}
-	return cmp.Or(d.wishes.name, label(last))
+	return cmp.Or(d.wishes.name, label(path.Base(where)))
 }
+
+// revision matches that of a source of the hub.
+var revision = regexp.MustCompile(`@(refs/[^/]+/[^/]+|[^/]*)`)
 
 func human(n int64) string { return functions.Bytes(n).Human() }

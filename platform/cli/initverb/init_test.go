@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/inspect"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -231,6 +232,72 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%v: no %q in %s", x.args, w, errs)
 			}
 		}
+	}
+}
+
+// TestNamesOfSources: a source is read as text whatever YAML would make of its last part, and
+// a revision of the hub is no part of a name.
+func TestNamesOfSources(t *testing.T) {
+	folder := models(t)
+	for name, want := range map[string]string{
+		"7": "7", "2024": "2024", "true": "true", "null": "null", "~": "model", "1e3": "1e3", "0x10": "0x10", "on": "on", "007": "007", "1.5": "1-5",
+		"No": "no", "y": "y", "0b1": "0b1", "1_000": "1-000", "2024-01-02": "2024-01-02", ".inf": "inf", "nan": "nan", "- a": "a", "a: b": "a-b", "[x]": "x",
+		"a #b": "a-b", "&a": "a", "!a": "a", "|": "model", "%a": "a", "@a": "a", "a,b": "a-b", "a}": "a", `a"b`: "a-b", "it's": "it-s", "ü b": "b", "12e03": "12e03",
+	} {
+		at := filepath.Join(folder, "n", name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(at, os.DirFS(filepath.Join(folder, "large"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(at, "lora", "Pi rate"), filepath.Join(at, "lora", name)); err != nil {
+			t.Fatal(err)
+		}
+		out, errs, exit := runInit(t, folder, 0, 0, "./n/"+name)
+		docs, err := catalog.Decode("m.yaml", []byte(out))
+		if exit != 0 || err != nil || len(docs) != 1 {
+			t.Errorf("%q: exit %d, %v\n%s%s", name, exit, err, out, errs)
+			continue
+		}
+		m := docs[0].Model
+		if m.Metadata.Name != want || m.Spec.Source != at {
+			t.Errorf("%q: name %q, source %q", name, m.Metadata.Name, m.Spec.Source)
+		}
+		// Hidden folders are not looked at.
+		if a := m.Spec.Adapters; name != ".inf" && (len(a) != 1 || a[0].Name != want || a[0].Source != at+"/lora/"+name) {
+			t.Errorf("%q: adapters %+v", name, a)
+		}
+	}
+	for location, want := range map[string]string{
+		"hf://org/Repo@refs/pr/7": "repo", "hf://org/Repo@feature%2Fx": "repo", "hf://org/Repo@v1": "repo", "hf://org/repo@0123abc/sub/2024": "2024",
+		"hf://org/repo@refs/pr/7/a.gguf": "a-gguf", "hf://org/repo": "repo", "hf://org/Repo/sub": "sub",
+	} {
+		d := draft{checkpoint: &inspect.Checkpoint{Scheme: "hf", Location: location}}
+		if got := d.name(); got != want {
+			t.Errorf("%s: %s", location, got)
+		}
+	}
+	d := draft{checkpoint: &inspect.Checkpoint{Scheme: "s3", Location: "s3://b/p@v1"}}
+	if got := d.name(); got != "p-v1" {
+		t.Error(got)
+	}
+}
+
+// TestTextOfFiles: what a file says of itself stays inside its comment.
+func TestTextOfFiles(t *testing.T) {
+	folder := models(t)
+	at := filepath.Join(folder, "gguf", "tiny.gguf")
+	raw, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, bytes.ReplaceAll(raw, []byte("llama"), []byte("l\na:1")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, exit := runInit(t, folder, 0, 0, "./gguf", "--context", "512")
+	if exit != 0 || !strings.Contains(out, "(l a:1.context_length)") {
+		t.Errorf("exit %d\n%s%s", exit, out, errs)
 	}
 }
 
