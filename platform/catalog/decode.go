@@ -49,7 +49,7 @@ func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
 		d.fail(bodies[1], "", "", "one document is wanted, here begins a second")
 	}
 	if len(bodies) == 1 {
-		d.begin()
+		d.begin(bodies[0])
 		d.value(bodies[0], reflect.ValueOf(into).Elem(), "")
 	}
 	if len(d.problems) > 0 {
@@ -79,11 +79,14 @@ type decoder struct {
 	kind     string
 	failed   []string // paths of values that did not decode
 	places   map[string]*token.Position
-	anchors  map[string]ast.Node
+	anchors  map[string]ast.Node // nil: not decoded to its end
+	body     ast.Node
+	skipped  []ast.Node // anchors of the document, once one is sought that was not decoded
 }
 
-func (d *decoder) begin() {
+func (d *decoder) begin(body ast.Node) {
 	d.kind, d.failed, d.places, d.anchors = "", nil, map[string]*token.Position{}, map[string]ast.Node{}
+	d.body, d.skipped = body, nil
 }
 
 func (d *decoder) add(pos *token.Position, path, hint, message string) {
@@ -148,18 +151,13 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	}
 	switch x := n.(type) {
 	case *ast.AnchorNode:
+		name := x.Name.GetToken().Value
+		d.anchors[name] = nil // until it is decoded, so that nothing can hold itself
 		d.value(x.Value, v, path)
-		// Known only now, so that nothing can hold itself.
-		d.anchors[x.Name.GetToken().Value] = x.Value
+		d.anchors[name] = x.Value
 		return
 	case *ast.AliasNode:
-		name := x.Value.GetToken().Value
-		target, ok := d.anchors[name]
-		if !ok {
-			d.fail(n, path, "", "no anchor &%s stands before this alias", functions.Clip(name))
-			return
-		}
-		d.value(target, v, path)
+		d.alias(x, v, path)
 		return
 	case *ast.TagNode:
 		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", functions.Clip(x.GetToken().Value))
@@ -197,6 +195,28 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 		d.list(n, v, path)
 	default:
 		d.scalar(n, v, path)
+	}
+}
+
+// alias decodes what n stands for, also where its anchor is below a key that was refused.
+func (d *decoder) alias(n *ast.AliasNode, v reflect.Value, path string) {
+	name := n.Value.GetToken().Value
+	target, decoded := d.anchors[name]
+	if d.skipped == nil && !decoded {
+		d.skipped = ast.Filter(ast.AnchorType, d.body)
+	}
+	for _, a := range d.skipped {
+		if a := a.(*ast.AnchorNode); !decoded && a.Name.GetToken().Value == name && position(a).Offset < position(n).Offset {
+			target = a
+		}
+	}
+	switch {
+	case target != nil:
+		d.value(target, v, path)
+	case decoded:
+		d.fail(n, path, "write the values themselves", "what stands at the anchor &%s holds this alias of it", functions.Clip(name))
+	default:
+		d.fail(n, path, "", "no anchor &%s stands before this alias in its document", functions.Clip(name))
 	}
 }
 
@@ -334,7 +354,11 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, at, fields), "unknown key")
+				hint := d.suggestKey(key, at, fields)
+				if _, anchor := kv.Value.(*ast.AnchorNode); anchor {
+					hint = "an anchor stands at a value that is used: " + hint
+				}
+				d.fail(kv, at, hint, "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}

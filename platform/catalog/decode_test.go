@@ -177,8 +177,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"tag", tiny + "  args: [!!str 1]\n", `spec.args[0]: tags such as !!str are not supported (put text in quotes)`},
 		{"merge", tiny + "  <<: {a: b}\n", `f.yaml:7:3: spec: a merge key as a key`},
 		{"key that is a number", tiny + "  env: {1: a}\n", `spec.env: the number 1 as a key; text is wanted`},
-		{"unknown alias", tiny + "  args: [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
-		{"alias that holds itself", tiny + "  args: &a [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
+		{"unknown alias", tiny + "  args: [*a]\n", `spec.args[0]: no anchor &a stands before this alias in its document`},
+		{"anchor after its alias", tiny + "  args: [*a]\n  env: {A: &a x}\n", `spec.args[0]: no anchor &a stands before this alias in its document`},
+		{"alias that holds itself", tiny + "  args: &a [*a]\n", `spec.args[0]: what stands at the anchor &a holds this alias of it (write`},
+		{"alias that holds itself below an unknown key", "base: &a {x: [*a]}\n" + tiny + "  args: *a\n", `spec.args: keys and values where a list is`},
 		{"not UTF-8", "a: \xff\n", `f.yaml: the file is not text in UTF-8`},
 		{"NUL", "a: \x00\n", `f.yaml: the file is not text in UTF-8`},
 		{"too large", strings.Repeat("#", MaxFile+1), `f.yaml: the file is larger than 128 KiB`},
@@ -201,6 +203,25 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("control character in %q", err)
 			}
 		})
+	}
+}
+
+// TestAnchorBelowARefusedKey: an alias of an anchor that stands below a refused key is what stands
+// there, and is not said to lack its anchor.
+func TestAnchorBelowARefusedKey(t *testing.T) {
+	for _, x := range []struct{ file, refused, alias string }{
+		{"base: &b {min: 1, max: 2}\n" + tiny + "  scale: *b\n", "base: unknown key (an anchor stands at a value that is used: ", ""},
+		{tiny + "  bases:\n  - &b {min: 1}\n  - &c {max: x}\n  scale: *c\n", "spec.bases: unknown key", `spec.scale.max: the text "x"`},
+		{tiny + "  env: {A: x}\n  env: {B: &b y}\n  args: [*b]\n", "spec.env: this key is already there", ""},
+		{"base: &b {min: &c {x: *c}}\n" + tiny + "  scale: *c\n", "base: unknown key", "spec.scale.x: unknown key"},
+		{"base: &b {min: 1, max: *b}\n" + tiny + "  scale: *b\n", "base: unknown key",
+			"spec.scale.max: what stands at the anchor &b holds this alias of it (write the values themselves)"},
+	} {
+		_, err := Decode("f.yaml", []byte(x.file))
+		if err == nil || !strings.Contains(err.Error(), x.refused) || !strings.Contains(err.Error(), x.alias) ||
+			strings.Contains(err.Error(), "no anchor") {
+			t.Errorf("%s: %v", x.file, err)
+		}
 	}
 }
 

@@ -209,7 +209,7 @@ func newDocument(file string, body ast.Node) Document {
 
 // document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
-	d.begin()
+	d.begin(body)
 	m, ok := mappingValues(body)
 	if !ok {
 		d.fail(body, "", suggestDocument(body), "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))

@@ -73,11 +73,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 		c.Now = p.Now
 	}
 	root := newRoot(c)
-	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := kit.Execute(ctx, root, args)
 	if out.failed != nil && ctx.Err() == nil {
 		err = &kit.Error{Exit: kit.ExitFailed, What: "the output could not be written", Err: out.failed}
 	}

@@ -46,6 +46,60 @@ func TestHabitsOfOtherTools(t *testing.T) {
 	}
 }
 
+// TestLongFlagsWithOneDash: a long flag with one dash, or near to one, is refused by its name; what
+// short flags make of it is not done, and short flags with their values stay what they are.
+func TestLongFlagsWithOneDash(t *testing.T) {
+	for args, want := range map[string]string{
+		"ps -server x":              "error: -server has one dash: a flag of more than one letter has two\nhint: did you mean --server?",
+		"ps -sever x":               "did you mean --server?",
+		"serve -addr=:1":            "did you mean --addr=:1?",
+		"models -output json":       "did you mean --output?",
+		"deploy -file m.yaml":       "did you mean --filename?",
+		"deploy -filename m.yaml":   "did you mean --filename?",
+		"logs tiny -follow":         "did you mean --follow?",
+		"ps -quiet":                 "did you mean --quiet?",
+		"ps -queit":                 "did you mean --quiet?",
+		"-help":                     "did you mean --help?",
+		"-version":                  "did you mean --version?",
+		"ps -help":                  "did you mean --help?",
+		"cache ls -data d":          "did you mean --data?",
+		"ps -zzz":                   "a flag of more than one letter has two dashes; thaw ps --help lists the flags",
+		"run tiny -- -help":         "no server at",
+		"run tiny --system -help x": "no server at",
+		"ps -ojson -q":              "no server at",
+	} {
+		out, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir(), "THAW_SERVER": "127.0.0.1:1"}, strings.Fields(args)...)
+		if exit == 0 || !strings.Contains(errs, want) || out != "" {
+			t.Errorf("%s: exit %d, %s%s", args, exit, out, errs)
+		}
+	}
+}
+
+// TestKeysThatNoHeaderCarries: the key is refused before anything is sent, by the character and
+// where it came from, and is not shown.
+func TestKeysThatNoHeaderCarries(t *testing.T) {
+	for key, want := range map[string]string{
+		"sk-secret\u2014x":      `has '—' (U+2014) as character 10, which no key has`,
+		"sk-secret\nsk-other":   `has '\n' (U+000A) as character 10`,
+		"sk-secret other":       `has ' ' (U+0020) as character 10`,
+		"\u201csk-secret\u201d": `has '“' (U+201C) as character 1`,
+		"sk-secret\x7f":         `has '\x7f' (U+007F) as character 10`,
+	} {
+		for _, from := range []string{"THAW_KEY", "--key"} {
+			env, args := map[string]string{"HOME": t.TempDir(), "THAW_SERVER": "127.0.0.1:1"}, []string{"ps"}
+			if from == "--key" {
+				args = append(args, "--key", key)
+			} else {
+				env["THAW_KEY"] = key
+			}
+			_, errs, exit := runCLI(t, Programs{}, env, args...)
+			if exit != kit.ExitUsage || !strings.Contains(errs, "the key of "+from+" "+want) || strings.Contains(errs, "secret") {
+				t.Errorf("%q from %s: exit %d, %s", key, from, exit, errs)
+			}
+		}
+	}
+}
+
 // TestServerWithV1: the address that clients of the OpenAI API are given is one of a server, too.
 func TestServerWithV1(t *testing.T) {
 	var paths []string

@@ -34,9 +34,13 @@ const queryTimeout = 30 * time.Second
 // client returns a client of the server.
 func (c *connection) client() (*api.Client, error) {
 	if c.programs.Client != nil {
-		return c.programs.Client(c.cluster, c.keys.given())
+		key, err := c.keys.given()
+		if err != nil {
+			return nil, err
+		}
+		return c.programs.Client(c.cluster, key)
 	}
-	server := cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"), DefaultServer)
+	server := cmp.Or(strings.TrimSpace(cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"))), DefaultServer)
 	key, err := c.keys.find(server)
 	if err != nil {
 		return nil, err
@@ -59,8 +63,9 @@ type keyFinder struct {
 	file      string // the admin token in a data folder: neither flag nor variable named a key
 }
 
-// given is the key of --key or THAW_KEY, without the line end that a file may have.
-func (k *keyFinder) given() string {
+// given is the key of --key or THAW_KEY, without the line end that a file may have. The error
+// has one character of it at most.
+func (k *keyFinder) given() (string, error) {
 	key, from := k.key, "--key"
 	if key == "" {
 		key, from = k.getenv("THAW_KEY"), "THAW_KEY"
@@ -68,15 +73,21 @@ func (k *keyFinder) given() string {
 	if key = strings.TrimSpace(key); key != "" {
 		k.named = from
 	}
-	return key
+	for i, r := range []rune(key) {
+		if r <= ' ' || r > '~' {
+			return "", kit.Usage("copy it again: a key has ASCII letters, digits and signs alone, on one line",
+				"the key of %s has %q (%U) as character %d, which no key has", from, r, r, i+1)
+		}
+	}
+	return key, nil
 }
 
 // find is the key to send: --key, THAW_KEY, or on this machine the admin
 // token in the data folder. Of data folders the one that was named counts;
 // unnamed, ./data (where make run puts it) comes before the one at home.
 func (k *keyFinder) find(server string) (string, error) {
-	if key := k.given(); key != "" {
-		return key, nil
+	if key, err := k.given(); key != "" || err != nil {
+		return key, err
 	}
 	if !isLocal(server) {
 		return "", nil
