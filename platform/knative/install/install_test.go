@@ -45,8 +45,8 @@ func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
 }
 
 // TestPullPolicy: no container names a pull policy, so that Kubernetes pulls the tag latest
-// anew and any other once. A fixed IfNotPresent would leave nodes with different programs
-// under one moving tag.
+// anew and any other once. A fixed policy would leave nodes with different programs under
+// one moving tag.
 func TestPullPolicy(t *testing.T) {
 	containers := 0
 	for _, x := range objects(t, Options{Image: "example.com/thaw:latest", Warm: "example.com/vllm:latest"}) {
