@@ -124,7 +124,7 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 	f := cmd.Flags()
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster [KUBECONFIG]")
 	f.StringVar(&c.access.Context, "context", "", "context of that file")
-	f.StringVarP(&c.namespace, "namespace", "n", "", 
+	f.StringVarP(&c.namespace, "namespace", "n", "",
 		"namespace, which is the team (default: the file's, else that of the kubeconfig's context)")
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: table, json, yaml, name")
 	f.DurationVar(&c.timeout, "timeout", time.Minute, "longest time the verb may take")
