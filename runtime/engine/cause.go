@@ -67,6 +67,8 @@ var (
 	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed|(?m:^Killed$)`)
 	// a line of a known cause that the engine lives with: llama.cpp goes on without a GPU
 	borne = regexp.MustCompile(`^(?:ggml_cuda_init: |\w*(?i:warning|warn|info|debug|notice)\w*\b)`)
+	// a file that a shim of pyenv or its like may not read, and lives without
+	shim = regexp.MustCompile(`(?m)^\S*/(?:pyenv|rbenv|nodenv|asdf)\S*: line \d+: .*: Permission denied\n?`)
 	// a message that does not tell which thing it is about: nothing, or the key of a KeyError
 	bare = regexp.MustCompile(`^'?[^' ]*'?$`)
 )
@@ -92,7 +94,7 @@ func NameConfinement(cause string) string {
 // RootCause returns one line on why an engine ended, from the end of its log, and what
 // helps where that is known; how, the kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
-	tail = escapes.ReplaceAllString(tail, "")
+	tail = shim.ReplaceAllString(escapes.ReplaceAllString(tail, ""), "")
 	kept := withoutBorne(tail)
 	if cause := knownCause(kept); cause != "" {
 		return advise(cause)
