@@ -133,7 +133,8 @@ func (b *boot) findElsewhere() {
 	}
 	note := ""
 	if at := supervisor.Listening(r.process.child.PID); len(at) > 0 {
-		note = fmt.Sprintf("so far it listens on %s, and not on %s, which it was given as its address ({port} in args; localhost may be ::1 alone)",
+		note = fmt.Sprintf("so far it listens on %s, and not on %s, which it was given as its address "+
+			"({port} in args; localhost may be ::1 alone)",
 			strings.Join(at[:min(len(at), 4)], ", "), strings.TrimPrefix(r.report.now.Endpoint, "http://"))
 	}
 	b.noteElsewhere(note)
