@@ -249,7 +249,7 @@ var typeFixes = map[google.CredentialsType]string{
 	google.ServiceAccount:                "the key may be deleted, or this machine's clock wrong: set the clock, or make a new key of that service account",
 	google.AuthorizedUser:                "log in again: gcloud auth application-default login",
 	google.ImpersonatedServiceAccount:    "give the account that impersonates the role Service Account Token Creator, or log in again",
-	google.ExternalAccount:               "check the provider, its audience and the role Workload Identity User",
+	google.ExternalAccount:               "check its credential_source, the provider, its audience and the role Workload Identity User",
 	google.ExternalAccountAuthorizedUser: "log in again: gcloud auth application-default login",
 }
 

@@ -420,6 +420,9 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		_, place = s.findToken()
 		login = "check that the token of " + cmp.Or(place, "HF_TOKEN") + " may read it"
 	}
+	if file := s.env("HF_TOKEN_PATH"); token == "" && file != "" {
+		login = fmt.Sprintf("HF_TOKEN_PATH names %q, which gives no token; ", functions.Clip(file)) + login
+	}
 	code := r.Header.Get("X-Error-Code")
 	switch {
 	case code == "GatedRepo":
@@ -435,7 +438,7 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
-			"hf://ORG/REPO@REV: a branch, a tag or a commit; a slash in its name is written %2F"
+			"hf://ORG/REPO@REV: a branch, a tag or all 40 digits of a commit; a slash in its name is written %2F"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case r.StatusCode == 401 && code == "" && place != "": // also for public repositories

@@ -22,7 +22,7 @@ import (
 // environment is one of a source with keys.
 func environment(more ...string) func(string) string {
 	m := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDtest", "AWS_SECRET_ACCESS_KEY": "CANARY", "AWS_REGION": "eu-central-1",
-		"AWS_CONFIG_FILE": "/none"}
+		"AWS_CONFIG_FILE": "/dev/null"}
 	for i := 0; i < len(more); i += 2 {
 		m[more[i]] = more[i+1]
 	}
@@ -313,8 +313,11 @@ func TestKeysLast(t *testing.T) {
 	if v, err := anonymous.get(t.Context()); err != nil || v.AccessKeyID != "" || anonymous.describe() != "no credentials" {
 		t.Errorf("%q by %s, %v", v.AccessKeyID, anonymous.describe(), err)
 	}
-	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", `the profile "nope" of AWS_PROFILE`}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
-		env := map[string]string{x.name: x.value, "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none"}
+	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", `the profile "nope" of AWS_PROFILE`}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"},
+		{"AWS_SHARED_CREDENTIALS_FILE", "/none/c", `no credentials: AWS_SHARED_CREDENTIALS_FILE names "/none/c": no such file or directory`},
+		{"AWS_CONFIG_FILE", "/none/c", `AWS_CONFIG_FILE names "/none/c": no such file or directory`}} {
+		env := map[string]string{"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+		env[x.name] = x.value
 		k := newKeys(func(name string) string { return env[name] })
 		if v, err := k.get(t.Context()); err != nil || v.AccessKeyID != "" || !strings.Contains(k.describe(), x.want) {
 			t.Errorf("%s: %v, %s", x.name, err, k.describe())

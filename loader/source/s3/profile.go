@@ -2,6 +2,7 @@ package s3
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,6 +43,11 @@ func profileWithoutKey(env func(string) string) string {
 			if f.Section(configSection(env)).HasKey(key) {
 				return fmt.Sprintf(": the profile %q has %s, which is not followed%s", functions.Clip(name), key, export)
 			}
+		}
+	}
+	for _, variable := range []string{"AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"} {
+		if _, err := os.Stat(env(variable)); err != nil && env(variable) != "" {
+			return fmt.Sprintf(": %s names %q: %v", variable, functions.Clip(env(variable)), errors.Unwrap(err))
 		}
 	}
 	if env("AWS_PROFILE") == "" {

@@ -86,7 +86,7 @@ func TestRefusedWebIdentity(t *testing.T) {
 		}
 		s := New(Options{Getenv: environment("AWS_CONTAINER_CREDENTIALS_FULL_URI", os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 			"AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
-			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none",
+			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/dev/null", "AWS_CONFIG_FILE", "/dev/null",
 			"AWS_WEB_IDENTITY_TOKEN_FILE", c.file, "AWS_ROLE_ARN", role)})
 		_, err := s.Plan(t.Context(), "s3://abc/m", nil)
 		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") {
@@ -146,7 +146,7 @@ func TestMetadataServiceWithoutRole(t *testing.T) {
 			c.get(w, r)
 		}))
 		s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
-			"AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none", "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.URL+"/")})
+			"AWS_SHARED_CREDENTIALS_FILE", "/dev/null", "AWS_CONFIG_FILE", "/dev/null", "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.URL+"/")})
 		_, err := s.Plan(t.Context(), "s3://abc/m", nil)
 		want := c.want
 		if strings.HasPrefix(want, " ") {

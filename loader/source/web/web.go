@@ -332,7 +332,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	body, r, err := httpsource.Range(ctx, s.http, a)
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.Changed {
-		e.Fix = "servers that share one name must give the same ETag for it"
+		e.Fix = "let the upload finish, then try again; servers that share one name must give the same ETag for it"
 	}
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
 		err = source.Fail(source.Refused, "the server does not give ranges of it, and it is too large to be read whole",
