@@ -169,6 +169,12 @@ func checkHub(s, rest string) (message, hint string) {
 			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
 		}
 	}
+	if page, ok := strings.CutPrefix(rest, "https://"); ok && strings.HasPrefix(page, "h") {
+		return problem, "did you mean https://" + Clip(page) + "?"
+	}
+	if part := strings.Split(rest, "/"); len(part) > 3 && slices.Contains([]string{"tree", "blob", "resolve"}, part[2]) {
+		return problem + " as a page of it does", "did you mean https://huggingface.co/" + Clip(rest) + "?"
+	}
 	if hubRepo.MatchString(rest) {
 		return "", ""
 	}

@@ -128,7 +128,8 @@ func (s *Store) pinnedBytes() (sum int64, err error) {
 	return sum, err
 }
 
-const freeDisk = "free disk there, stop a model that is in use, or name a folder on a larger disk: --data, --store of a loader"
+const freeDisk = "free disk there (inodes too: df -i), stop a model that is in use, or name a folder on a larger disk: --data, " +
+	"--store of a loader"
 
 // noSpaceError is the error of a staging of need bytes for which nothing can be evicted.
 func (s *Store) noSpaceError(need, free, used int64) error {

@@ -71,6 +71,9 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 	switch {
 	case status == 407: // of a proxy
 		e.Kind = source.Denied
+		if r.RawResponse != nil {
+			e.Fix = httpsource.ProxyLogin(r.RawResponse.Header)
+		}
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.Detail += ", with " + a.how

@@ -18,7 +18,7 @@ import (
 func TestNoCredentialsOfAWebIdentity(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(config, []byte("[profile sso]\nsso_session = work\n[profile chained]\nrole_arn = r\nsource_profile = default\n"+
-		"[profile bare]\nregion = eu-west-1\n"), 0o600); err != nil {
+		"[profile program]\ncredential_process = /opt/creds\n[profile bare]\nregion = eu-west-1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -34,6 +34,7 @@ func TestNoCredentialsOfAWebIdentity(t *testing.T) {
 		{map[string]string{"AWS_PROFILE": "bare"}, `no credentials: the profile "bare" of AWS_PROFILE is not there, or has no key`},
 		{map[string]string{"AWS_PROFILE": "sso"}, `no credentials: the profile "sso" has sso_session, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
 		{map[string]string{"AWS_PROFILE": "chained"}, `no credentials: the profile "chained" has role_arn, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
+		{map[string]string{"AWS_PROFILE": "program"}, `no credentials: the profile "program" has credential_process, which is not followed: run eval "$(aws configure export-credentials --format env)" before thaw`},
 		{map[string]string{"S3_ACCESS_KEY_ID": "a"}, "no credentials: S3_ACCESS_KEY_ID is set, and AWS_ACCESS_KEY_ID is read"},
 		{nil, "no credentials"},
 	} {
@@ -85,7 +86,7 @@ func TestRefusedWebIdentity(t *testing.T) {
 		}
 		s := New(Options{Getenv: environment("AWS_CONTAINER_CREDENTIALS_FULL_URI", os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
 			"AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
-			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none",
+			"AWS_ENDPOINT_URL_STS", c.sts, "AWS_SHARED_CREDENTIALS_FILE", "/dev/null", "AWS_CONFIG_FILE", "/dev/null",
 			"AWS_WEB_IDENTITY_TOKEN_FILE", c.file, "AWS_ROLE_ARN", role)})
 		_, err := s.Plan(t.Context(), "s3://abc/m", nil)
 		if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") {
@@ -145,7 +146,7 @@ func TestMetadataServiceWithoutRole(t *testing.T) {
 			c.get(w, r)
 		}))
 		s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", bucket.URL, "AWS_ACCESS_KEY_ID", "", "AWS_SECRET_ACCESS_KEY", "",
-			"AWS_SHARED_CREDENTIALS_FILE", "/none", "AWS_CONFIG_FILE", "/none", "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.URL+"/")})
+			"AWS_SHARED_CREDENTIALS_FILE", "/dev/null", "AWS_CONFIG_FILE", "/dev/null", "AWS_EC2_METADATA_SERVICE_ENDPOINT", service.URL+"/")})
 		_, err := s.Plan(t.Context(), "s3://abc/m", nil)
 		want := c.want
 		if strings.HasPrefix(want, " ") {
