@@ -51,6 +51,9 @@ func (c *Checkpoint) readSafetensors(r *reader, files []source.File) error {
 	if err != nil {
 		return headerError(err, first.Name)
 	}
+	if err := c.refuseForeign(tensors); err != nil {
+		return source.WithFile(err, first.Name)
+	}
 	c.Sizing.Weights = c.Stored
 	if wide, all := floatBytes(tensors); c.Quantization == "" && all > 0 {
 		// The first file is taken as an example of all: a checkpoint has one type but for
@@ -61,6 +64,31 @@ func (c *Checkpoint) readSafetensors(r *reader, files []source.File) error {
 		c.DType = tensors[len(tensors)-1].DType
 	}
 	return nil
+}
+
+// refuseForeign notes the type of the tensors, and returns an error for those that no engine here
+// reads.
+func (c *Checkpoint) refuseForeign(tensors []safetensors.Tensor) error {
+	foreign := ""
+	bytes := map[string]int64{}
+	for _, t := range tensors {
+		if bytes[t.DType] += t.End - t.Begin; bytes[t.DType] > bytes[c.TensorType] {
+			c.TensorType = t.DType
+		}
+		switch {
+		case t.DType == "U32" && strings.HasSuffix(t.Name, ".weight"):
+			foreign = "MLX, which mlx_lm.server"
+		case strings.HasSuffix(t.Name, ".q_weight") || strings.HasPrefix(c.Quantization, "exl2"):
+			foreign = "EXL2, which TabbyAPI (ExLlamaV2)"
+		case strings.HasSuffix(t.Name, ".trellis") || strings.HasPrefix(c.Quantization, "exl3"):
+			foreign = "EXL3, which TabbyAPI (ExLlamaV3)"
+		}
+	}
+	if foreign == "" {
+		return nil
+	}
+	return source.Fail(source.Refused, "is quantised in the format of "+foreign+" reads, and none of thaw's engines",
+		"engine: command starts such a server; vllm reads the model itself or a variant in AWQ, GPTQ or FP8, llamacpp one in GGUF")
 }
 
 // floatBytes returns the bytes of tensors once floats are of 16 bits, and those now.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -29,6 +30,16 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		"a pipeline of diffusers":    {map[string]string{"model_index.json": "{}", "unet/diffusion_pytorch_model.safetensors": "x"}, "pipeline of diffusers"},
 		"quantisations in folders":   {map[string]string{"Q4_K_M/m-Q4_K_M.gguf": begin, "Q8_0/m-Q8_0.gguf": begin}, "weights: PATTERN"},
 		"two safetensors":            {map[string]string{"config.json": "{}", "model.safetensors": "x", "model.fp16.safetensors": "x"}, "exclude: [NAME]"},
+		"Meta's layout":              {map[string]string{"consolidated.00.pth": "x", "params.json": "{}"}, "convert_llama_weights_to_hf.py"},
+		"DeepSpeed":                  {map[string]string{"config.json": "{}", "global_step6/mp_rank_00_model_states.pt": "x", "zero_to_fp32.py": "x"}, "joined by the zero_to_fp32.py beside it"},
+		"FSDP":                       {map[string]string{"pytorch_model_fsdp_0/__0_0.distcp": "x"}, "accelerate merge-weights pytorch_model_fsdp_0 OUT"},
+		"a renamed config":           {map[string]string{"config (1).json": "{}", "model.safetensors": "x"}, `rename "config (1).json" to config.json`},
+		"a config of Windows":        {map[string]string{"config.json.txt": "{}", "model.safetensors": "x"}, `rename "config.json.txt" to config.json`},
+		"another config":             {map[string]string{"configuration.json": "{}", "model.safetensors": "x"}, "has weights and no config.json (name the folder"},
+		"adapters alone":             {map[string]string{"checkpoint-600/adapter_config.json": lora, "checkpoint-600/adapter_model.safetensors": "x"}, "--adapter NAME=SOURCE/checkpoint-600"},
+		"MLX":                        {map[string]string{"config.json": llama, "model.safetensors": namedWeights("model.embed_tokens.weight", "U32")}, "in the format of MLX, which mlx_lm.server reads"},
+		"EXL2":                       {map[string]string{"config.json": llama, "output.safetensors": namedWeights("model.layers.0.mlp.up_proj.q_weight", "I32")}, "in the format of EXL2"},
+		"EXL3 by its configuration":  {map[string]string{"config.json": strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"exl3","bits":3.0},`, 1), "model.safetensors": weights()}, "in the format of EXL3"},
 		"config with a BOM":          {map[string]string{"config.json": "\ufeff{}", "model.safetensors": "x"}, "byte order mark"},
 		"config in UTF-16":           {map[string]string{"config.json": "\xff\xfe{\x00}\x00", "model.safetensors": "x"}, "save it as UTF-8"},
 		"config with a comment":      {map[string]string{"config.json": "{\n // x\n}", "model.safetensors": "x"}, "line 2, column 2"},
@@ -40,6 +51,30 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		}
 		if source.KindOf(err) == "" {
 			t.Errorf("%s: no kind: %v", name, err)
+		}
+	}
+}
+
+// namedWeights is a file of one tensor.
+func namedWeights(name, dtype string) string {
+	length := 4
+	if strings.HasSuffix(dtype, "8") || strings.HasPrefix(dtype, "F8") {
+		length = 16
+	}
+	head := fmt.Sprintf(`{%q:{"dtype":%q,"shape":[%d],"data_offsets":[0,16]}}`, name, dtype, length)
+	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) + head + strings.Repeat("\x00", 16)
+}
+
+// TestOtherQuantisations: what vllm reads is not taken for another's.
+func TestOtherQuantisations(t *testing.T) {
+	for _, x := range []struct{ config, name, dtype string }{
+		{"awq", "model.layers.0.mlp.up_proj.qweight", "I32"}, {"gptq", "model.layers.0.mlp.up_proj.qzeros", "I32"}, {"fp8", "model.layers.0.mlp.up_proj.weight", "F8_E4M3"},
+		{"bitsandbytes", "model.layers.0.mlp.up_proj.weight", "U8"}, {"compressed-tensors", "model.layers.0.mlp.up_proj.weight_packed", "I32"},
+	} {
+		c, err := Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{
+			configName: strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"`+x.config+`"},`, 1), "model.safetensors": namedWeights(x.name, x.dtype)}))
+		if err != nil || c.Quantization != x.config || c.TensorType != x.dtype {
+			t.Errorf("%s: %+v, %v", x.config, c, err)
 		}
 	}
 }

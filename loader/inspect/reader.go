@@ -29,6 +29,7 @@ type reader struct {
 	from             loader.Source
 	scheme, location string
 	files            []source.File
+	names            []string // of all that is there
 }
 
 func open(ctx context.Context, src string, o Options) (*reader, error) {
@@ -50,7 +51,7 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.files = plan.Files
+	r.files, r.names = plan.Files, plan.Names()
 	return r, nil
 }
 

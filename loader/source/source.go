@@ -43,6 +43,11 @@ type Plan struct {
 	Left []LeftOut
 }
 
+// Names are those of all files, also of those left out.
+func (p *Plan) Names() []string {
+	return append(Names(p.Files), functions.ConvertAll(p.Left, func(l LeftOut) string { return l.Name })...)
+}
+
 // LeftOut is a file that is not staged although its name would be.
 type LeftOut struct {
 	Name   string
