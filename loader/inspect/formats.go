@@ -156,6 +156,11 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		}
 		return headerError(err, first.Name)
 	}
+	if r.scheme == "file" { // elsewhere it would be many requests, and staging does so
+		if err := headercheck.File(first.Name, &rangeReader{r, first}, first.Size); err != nil {
+			return source.WithFile(err, first.Name)
+		}
+	}
 	if m.Text("general.type") == "adapter" || m.Text("adapter.type") != "" {
 		return source.Fail(source.Refused, "is a LoRA adapter in GGUF, not a model",
 			`llamacpp takes it beside its model: args: ["--lora", FILE]`).At("", first.Name)
@@ -169,14 +174,18 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 				functions.Clip(arch)), Fix: byHand}
 	}
 	c.Architecture, c.Kind, c.ContextFrom, c.Experts = arch, Generates, arch+".context_length", key("expert_count")
-	if slices.Contains([]string{"bert", "nomic-bert", "jina-bert-v2", "modern-bert"}, arch) {
+	encoder := slices.Contains([]string{"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert"}, arch)
+	switch pooling := key("pooling_type"); {
+	case pooling == 4: // rank, of llama.cpp's llama_pooling_type
+		c.Kind = Scores
+	case encoder || pooling > 0:
 		c.Kind = Embeds
 	}
 	c.Quantization = fileType(m)
 	vocab := cmp.Or(key("vocab_size"), int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24)))
 	inter := max(key("feed_forward_length"), key("expert_feed_forward_length")*key("expert_used_count"))
 	c.Sizing = sizing.Model{Weights: c.Stored, Quantized: true, Context: context, Heads: heads, Hidden: hidden, Inter: inter, Vocab: vocab}
-	if c.Kind == Generates {
+	if !encoder {
 		c.Sizing.Cache, c.Latent = ggufCache(m, arch, layers, hidden, heads)
 	}
 	for _, f := range r.files {
@@ -196,12 +205,16 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 	}
 	k := cmp.Or(key("attention.key_length"), hidden/heads)
 	v := cmp.Or(key("attention.value_length"), k)
+	inWindow := k + v
+	if n := key("attention.key_length_swa"); n > 0 {
+		inWindow = n + cmp.Or(key("attention.value_length_swa"), n)
+	}
 	// One number, or one for each layer: 0 where it keeps none.
 	perLayer := m.Numbers(arch + ".attention.head_count_kv")
 	if len(perLayer) == 0 {
 		perLayer = []float64{float64(heads)}
 	}
-	window, period := key("attention.sliding_window"), slidingPeriods[arch]
+	window, period, pattern := key("attention.sliding_window"), slidingPeriods[arch], m.Numbers(arch+".attention.sliding_window_pattern")
 	alike := map[sizing.Layers]int{}
 	for i := range layers {
 		kv := int(perLayer[min(i, len(perLayer)-1)])
@@ -209,8 +222,10 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 			continue
 		}
 		l := sizing.Layers{Token: int64(kv) * int64(k+v) * width, Heads: kv}
-		if window > 0 && period > 0 && (i+1)%period != 0 {
-			l.Window = window
+		switch {
+		case window == 0:
+		case len(pattern) == layers && pattern[i] == 1, len(pattern) == 0 && period > 0 && (i+1)%period != 0:
+			l.Window, l.Token = window, int64(kv)*int64(inWindow)*width
 		}
 		alike[l]++
 	}
@@ -225,7 +240,9 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 // fileTypes are the names of general.file_type (ggml's llama_ftype), the usual ones.
 var fileTypes = map[int]string{
 	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-	13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+	13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S",
+	22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M",
+	32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }
 
 func fileType(m *gguf.Metadata) string {

@@ -94,6 +94,9 @@ func TestErrors(t *testing.T) {
 			if source.KindOf(err) != x.kind || !strings.HasPrefix(err.Error(), "s3://bucket/m: ") || strings.Count(err.Error(), "\n") > 0 {
 				t.Errorf("%s: %v", source.KindOf(err), err)
 			}
+			if text := err.Error(); strings.Contains(text, "convert the model") && strings.Contains(text, "copy the file again") {
+				t.Errorf("two ways out: %s", text)
+			}
 			for _, w := range x.want {
 				if err != nil && !strings.Contains(err.Error(), w) {
 					t.Errorf("no %q in: %v", w, err)

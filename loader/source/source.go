@@ -123,6 +123,9 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if said := b.String(); e.Fix == "" && (strings.Contains(said, ": convert ") || strings.Contains(said, "decompress ")) {
+		fix = "" // another copy would be the same
+	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
 	}

@@ -274,8 +274,11 @@ func (d *draft) engineArgs() {
 			d.args = []string{"--context-length", n}
 		}
 	case functions.EngineLlamaCpp:
-		if d.checkpoint.Kind == inspect.Embeds {
+		switch d.checkpoint.Kind {
+		case inspect.Embeds:
 			d.args = []string{"--embedding"}
+		case inspect.Scores:
+			d.args = []string{"--reranking"}
 		}
 		// The whole of the cache, which its slots divide between them.
 		d.args = append(d.args, "--ctx-size", strconv.Itoa(u.Context*u.Requests), "--parallel", strconv.Itoa(u.Requests))
