@@ -58,7 +58,7 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 		return "", fmt.Errorf("not a LoRA adapter: it has no adapter_config.json (%s)", fix)
 	}
 	if err != nil {
-		return "", fmt.Errorf("adapter_config.json: %w", err)
+		return "", fmt.Errorf("adapter_config.json: %w (mend it, or copy the file again)", err)
 	}
 	rank := c.Rank
 	for _, r := range c.Ranks {

@@ -57,8 +57,11 @@ func openFolder(folder string) (openedFolder, error) {
 			return openedFolder{}, source.Fail(source.NotFound, fmt.Sprintf("is a link to %q, which is not there", functions.Clip(to)),
 				"name the folder itself, or make the link anew")
 		}
-		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder",
-			"paths in a model file are relative to that file; the hub is hf://ORG/REPO")
+		fix := "paths in a model file are relative to that file; the hub is hf://ORG/REPO"
+		if near := source.NearestPath(folder); near != "" {
+			fix = fmt.Sprintf("there is %q, whose name is written otherwise", near)
+		}
+		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder", fix)
 	case errors.Is(err, fs.ErrPermission):
 		return openedFolder{}, unreadable("the folder may not be read", err)
 	case err != nil:

@@ -50,6 +50,9 @@ func TestBadFolders(t *testing.T) {
 		text string
 	}{
 		"none":                       {source.NotFound, "no such folder"},
+		"Folder":                     {source.NotFound, `there is "` + at("folder") + `", whose name is written otherwise`},
+		"fol\u200bder/x":             {source.NotFound, "no such folder (there is "},
+		`fol\der`:                    {source.NotFound, `there is "` + at("folder")},
 		"file/x":                     {source.Broken, "not a directory"},
 		"dead":                       {source.NotFound, `is a link to "/nowhere/model", which is not there`},
 		"pipe":                       {source.BadSource, "neither a folder nor a plain file"},
