@@ -2,13 +2,11 @@ package inspect
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -91,8 +89,8 @@ func parseConfig(raw []byte) (facts, error) {
 		return f, &source.Error{Kind: source.Refused, File: configName, Detail: fmt.Sprintf(format, args...), Fix: byHand}
 	}
 	var top config
-	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
-		return f, notObject(configName, raw, err)
+	if err := decode(configName, raw, &top); err != nil {
+		return f, err
 	}
 	c := top
 	for _, k := range textParts {

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/gguf"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/functions/weightsets"
@@ -132,8 +130,8 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 			Algo string `json:"quant_algo"`
 		} `json:"quantization"`
 	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return "", notObject(f.Name, raw, err)
+	if err := decode(f.Name, raw, &doc); err != nil {
+		return "", err
 	}
 	if doc.Quantization.Algo == "" {
 		return "", nil
@@ -265,8 +263,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Base string `json:"base_model_name_or_path"`
 		Type string `json:"peft_type"`
 	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return a, notObject(f.Name, raw, err)
+	if err := decode(f.Name, raw, &doc); err != nil {
+		return a, err
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
 		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),

@@ -42,6 +42,7 @@ func Needed(name string) bool {
 // selection is the files of a listing that are staged, as far as it was read.
 type selection struct {
 	location string
+	all      []File
 	also     Globs
 	out      []File
 	left     []LeftOut
@@ -52,7 +53,7 @@ type selection struct {
 // out, unless an engine needs it or also names it: then it is an error. A name that leads
 // out of the folder always is one: such a listing is not to be trusted at all.
 func Select(location string, files []File, also Globs) ([]File, []LeftOut, error) {
-	s := &selection{location: location, also: also}
+	s := &selection{location: location, all: files, also: also}
 	var sum int64
 	for _, f := range files {
 		if !also.Includes(f.Name) {
@@ -151,10 +152,14 @@ func (s *selection) chooseWeights() error {
 		s.dropSecondLayouts()
 		return s.checkShards()
 	}
-	var err error
-	if s.out, err = s.also.Narrow(s.out); err != nil {
+	chosen, err := s.also.Narrow(s.out)
+	if err != nil {
+		if _, ofAll := s.also.Narrow(s.all); ofAll != nil { // it knows what is there in place of weights
+			err = ofAll
+		}
 		err.(*Error).Source = s.location
 	}
+	s.out = chosen
 	return err
 }
 
