@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Spellings of a source, as messages list them.
@@ -67,6 +68,10 @@ func CheckSource(s string) (message, hint string) {
 	if strings.TrimSpace(s) != s {
 		return "begins or ends with a blank", "leave it out"
 	}
+	const quotes = "'\"“”‘’"
+	if bare := strings.TrimLeft(strings.TrimFunc(s, isInvisible), quotes); bare != s {
+		return "begins or ends with a quote or an invisible character", "leave it out: " + Clip(strings.TrimRight(bare, quotes))
+	}
 	if strings.Contains(s, "*") {
 		return "holds a pattern (*)", `name the folder; spec.weights: "*.gguf" chooses files of it`
 	}
@@ -123,6 +128,8 @@ func CheckSource(s string) (message, hint string) {
 	}
 	return "", ""
 }
+
+func isInvisible(r rune) bool { return unicode.Is(unicode.Cf, r) }
 
 // checkAzure looks at account and container of an az:// source.
 func checkAzure(s, account, rest string) (message, hint string) {

@@ -43,6 +43,11 @@ type Plan struct {
 	Left []LeftOut
 }
 
+// Names are those of all files, also of those left out.
+func (p *Plan) Names() []string {
+	return append(Names(p.Files), functions.ConvertAll(p.Left, func(l LeftOut) string { return l.Name })...)
+}
+
 // LeftOut is a file that is not staged although its name would be.
 type LeftOut struct {
 	Name   string
@@ -118,6 +123,9 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if said := b.String(); e.Fix == "" && (strings.Contains(said, ": convert ") || strings.Contains(said, "decompress ")) {
+		fix = "" // another copy would be the same
+	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
 	}

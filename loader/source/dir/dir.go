@@ -53,8 +53,15 @@ func openFolder(folder string) (openedFolder, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder",
-			"paths in a model file are relative to that file; the hub is hf://ORG/REPO")
+		if to, err := os.Readlink(folder); err == nil {
+			return openedFolder{}, source.Fail(source.NotFound, fmt.Sprintf("is a link to %q, which is not there", functions.Clip(to)),
+				"name the folder itself, or make the link anew")
+		}
+		fix := "paths in a model file are relative to that file; the hub is hf://ORG/REPO"
+		if near := source.NearestPath(folder); near != "" {
+			fix = fmt.Sprintf("there is %q, whose name is written otherwise", near)
+		}
+		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder", fix)
 	case errors.Is(err, fs.ErrPermission):
 		return openedFolder{}, unreadable("the folder may not be read", err)
 	case err != nil:
@@ -167,10 +174,17 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 
 func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
 	hidden := strings.HasPrefix(e.Name(), ".")
-	if e.IsDir() {
-		if hidden {
-			return nil
+	switch {
+	case name == ".cache" && e.IsDir(): // huggingface_hub downloads below it
+		unfinished, _ := fs.Glob(l.root.FS(), at+"/huggingface/download/*.incomplete") // of a pattern that is valid
+		for _, u := range unfinished {
+			l.plan.Left = append(l.plan.Left,
+				source.LeftOut{Name: name + strings.TrimPrefix(u, at), Reason: "is of a download that has not finished"})
 		}
+		return nil
+	case hidden && e.IsDir():
+		return nil
+	case e.IsDir():
 		return l.list(ctx, at, name, above)
 	}
 	to, fi, err := l.find(at)

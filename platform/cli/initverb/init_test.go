@@ -78,15 +78,22 @@ func models(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tokenizer, err := os.ReadFile(filepath.Join(shipped, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := string(weights)
 	write(t, folder, map[string]string{
-		"Tiny_1.B/config.json": string(config), "Tiny_1.B/model.safetensors": w,
+		"Tiny_1.B/config.json": string(config), "Tiny_1.B/model.safetensors": w, "Tiny_1.B/tokenizer.json": string(tokenizer),
 		"large/config.json": mistral, "large/model.safetensors": w,
 		"large/lora/Pi rate/adapter_config.json": lora, "large/lora/Pi rate/adapter_model.safetensors": w,
 		"lora/adapter_config.json": lora, "lora/adapter_model.safetensors": w,
 		"bert/config.json": strings.Replace(mistral, `MistralForCausalLM"],"model_type":"mistral`, `BertModel"],"model_type":"bert`, 1), "bert/model.safetensors": w,
 		"odd/config.json": strings.Replace(mistral, "MistralForCausalLM", `New\n# \u2028ForCausalLM`, 1), "odd/model.safetensors": w,
 		"both/config.json": string(config), "both/model.safetensors": w,
+		"half/config.json": string(config), "half/tokenizer.json": string(tokenizer), "half/model.safetensors": strings.ReplaceAll(w, `"dtype":"BF16"`, `"dtype":"F16" `),
+		"pieces/config.json": string(config), "pieces/model.safetensors": w, "pieces/tokenizer.json": strings.Replace(string(tokenizer), `"type": "ByteLevel"`, `"type": "Metaspace"`, -1),
+		"code/config.json": strings.Replace(mistral, `{`, `{"auto_map":{"AutoModel":"modeling_x.X"},`, 1), "code/model.safetensors": w,
 	})
 	for _, name := range []string{"gguf/tiny.gguf", "both/tiny.gguf"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755); err != nil {
@@ -152,6 +159,15 @@ func TestInit(t *testing.T) {
 			want: functions.ModelSpec{Engine: functions.EngineLlamaCpp, Args: []string{"--ctx-size", "16384", "--parallel", "8"}}},
 		{name: "embeddings", gpus: 1, memory: 16 * gib, args: []string{"bert"},
 			want: functions.ModelSpec{Engine: functions.EngineVLLM, Serves: []functions.Endpoint{"embeddings"}, Resources: functions.Resources{GPUs: 1}}},
+		{name: "F16, which ember does not read", gpus: -1, args: []string{"half"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"ember does not read these: most weights are of the type F16, not BF16 or F32"}},
+		{name: "a tokenizer that ember does not read", gpus: -1, args: []string{"pieces"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"ember does not read these: tokenizer.json: pre_tokenizer Metaspace is not supported"}},
+		{name: "code of its own", gpus: -1, args: []string{"code"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "8192"}, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"# It names code of its own (auto_map in config.json)"}, errs: []string{`args: [--trust-remote-code] and files: ["*.py"] run it`}},
 		{name: "a name that would be YAML", gpus: -1, args: []string{"odd"},
 			want: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "8192"}, Resources: functions.Resources{GPUs: 1}}},
 	} {

@@ -34,6 +34,10 @@ func (d *draft) file() string {
 	switch d.checkpoint.Kind {
 	case inspect.Embeds:
 		line("  serves: [embeddings]")
+	case inspect.Scores:
+		if d.engine == functions.EngineLlamaCpp {
+			line("  serves: [rerank]")
+		}
 	case inspect.Listens:
 		line("  serves: [transcriptions]")
 	}
