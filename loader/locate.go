@@ -146,8 +146,12 @@ func MissingFolders(m *functions.Model) (missing []functions.Problem) {
 		if folder, local, err := Local(src, base); err != nil || !local {
 			return
 		} else if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+			hint := "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"
+			if strings.ContainsAny(src, `\'"`) {
+				hint = "a backslash or a quote is part of the name here: leave it out"
+			}
 			missing = append(missing, functions.Problem{Path: path, Message: folder + " is not on this machine, and a start fails until it is there",
-				Hint: "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"})
+				Hint: hint})
 		}
 	}
 	look("spec.source", m.Spec.Source)
