@@ -160,6 +160,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		case 502, 503:
 			e.Exit = kit.ExitUnavailable
 		}
+		if s.Code == "unknown_endpoint" {
+			e.Hint = "is the server of another version than this program (thaw version)?"
+		}
 		if s.Code == "model_load_failed" {
 			e.Exit, e.Hint = kit.ExitFailed, "thaw describe and thaw logs tell more"
 		}
@@ -169,6 +172,10 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		return err
 	}
 	var op *net.OpError
+	if strings.Contains(err.Error(), "proxyconnect") {
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "the proxy on the way to " + cl.Server(), Err: unwrapURLError(err),
+			Hint: "HTTP_PROXY or HTTPS_PROXY names it; NO_PROXY=HOST leads around it"}
+	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err),
 			Hint: "start one with thaw serve, or name it with --server URL"}

@@ -83,7 +83,7 @@ func New(o Options) (*Local, error) {
 	}
 	lock := flock.New(filepath.Join(o.Data, "local.lock"))
 	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("local: %s: %w", o.Data, errors.Join(ErrInUse, err))
+		return nil, fmt.Errorf("local: %s: %w", o.Data, cmp.Or(err, ErrInUse))
 	}
 	l, err := newLocal(o)
 	if err != nil {
@@ -110,13 +110,16 @@ func newLocal(o Options) (*Local, error) {
 		l.Orchestrator.Heartbeat(hb, l.node)
 		l.first.Do(func() { close(l.ready) })
 	}
+	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	if teamUse == nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	if err != nil {
+		o.Log.Error("the usage of teams cannot be read", "error", err)
+	}
 	l.node, err = agent.Open(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
-	}
-	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
-	if err != nil {
-		o.Log.Error("the usage of teams cannot be read", "error", err)
 	}
 	if o.Foresight != nil {
 		ahead := *o.Foresight
