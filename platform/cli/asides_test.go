@@ -147,6 +147,17 @@ func TestCheckGPUs(t *testing.T) {
 	}
 }
 
+// TestUpperCaseExtension: a folder's .YAML files count as its .yaml files do.
+func TestUpperCaseExtension(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "M.YML"), []byte(aModel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit != 0 || !strings.Contains(errs, "1 good") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
+	}
+}
+
 // TestCheckMissingFolder: a source that is not on this machine is a warning.
 func TestCheckMissingFolder(t *testing.T) {
 	folder := t.TempDir()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -190,6 +191,17 @@ func TestServersThatAreNotThaw(t *testing.T) {
 			}
 		}
 		srv.Close()
+	}
+}
+
+// TestHintsOfTLS: a certificate that is refused is told with what to name.
+func TestHintsOfTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir()}, "ps", "--server", srv.URL)
+	if exit != kit.ExitUnavailable || !strings.Contains(errs, "hint: SSL_CERT_FILE=FILE names the certificates of the authority") {
+		t.Errorf("exit %d, %s", exit, errs)
 	}
 }
 

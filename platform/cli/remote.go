@@ -188,12 +188,23 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
 		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
-		if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
-			e.Hint = "it answers without TLS: http:// in --server"
+		for _, h := range tlsHints {
+			if strings.Contains(err.Error(), h.err) {
+				e.Hint = h.hint
+				break
+			}
 		}
 		return e
 	}
 	return err
+}
+
+// tlsHints are the ways out of errors of TLS, by a part of their text.
+var tlsHints = []struct{ err, hint string }{
+	{"HTTP response to HTTPS client", "it answers without TLS: http:// in --server"},
+	{"unknown authority", "SSL_CERT_FILE=FILE names the certificates of the authority that signed the server's"},
+	{"has expired or is not yet valid", "renew the server's certificate, or set this machine's clock"},
+	{"x509: ", "--server names a host that stands in the server's certificate"},
 }
 
 // unwrapURLError leaves out the method and the URL that net/http writes before a cause.

@@ -107,7 +107,7 @@ func listFiles(paths []string) ([]string, error) {
 		}
 		found := false
 		for _, e := range entries {
-			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			if ext := strings.ToLower(filepath.Ext(e.Name())); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
 				files, found = append(files, filepath.Join(p, e.Name())), true
 			}
 		}
