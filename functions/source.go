@@ -62,11 +62,11 @@ var foreignPaths = []struct {
 // CheckSource checks the spelling of a source and returns the problem and its fix, or
 // nothing. Whether the source exists, and each scheme's finer rules, the loader checks.
 func CheckSource(s string) (message, hint string) {
-	if !printable(s) {
-		return "holds a control character or is not UTF-8", ""
-	}
 	if strings.TrimSpace(s) != s {
-		return "begins or ends with a blank", "leave it out"
+		return "begins or ends with a blank or a line end", "leave it out"
+	}
+	if !printable(s) {
+		return "holds a control character or is not UTF-8", "write it again by hand, on one line"
 	}
 	const quotes = "'\"“”‘’"
 	if bare := strings.TrimLeft(strings.TrimFunc(s, isInvisible), quotes); bare != s {

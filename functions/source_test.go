@@ -59,6 +59,8 @@ func TestCheckSource(t *testing.T) {
 		{"pvc://claim/x", "file:///absolute/path"},
 		{"file://x", "file:///absolute/path"},
 		{"ftp://x/y", "s3://BUCKET/PREFIX"},
+		{"./w\n", "leave it out"},
+		{"./w\x00", "write it again"},
 		{"https://huggingface.co/o/r/resolve/main/m.gguf?download=true", "leave ?download=true out"},
 		{"https://huggingface.co/o/r/resolve/main/m.gguf?download=true&sig=CANARY", "environment"},
 		{"hf://datasets/org/repo", "models are read"},

@@ -1,11 +1,13 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"maps"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +82,7 @@ type decoder struct {
 	failed   []string // paths of values that did not decode
 	places   map[string]*token.Position
 	anchors  map[string]ast.Node // nil: not decoded to its end
+	spec     map[string]reflect.StructField
 	body     ast.Node
 	skipped  []ast.Node // anchors of the document, once one is sought that was not decoded
 }
@@ -108,7 +111,7 @@ func (d *decoder) fail(n ast.Node, path, hint, format string, args ...any) {
 		return
 	}
 	d.failed = append(d.failed, path)
-	d.add(position(n), path, hint, fmt.Sprintf(format, args...))
+	d.add(position(n), path, cmp.Or(hint, hintsOfPaths[path]), fmt.Sprintf(format, args...))
 }
 
 func position(n ast.Node) *token.Position {
@@ -226,9 +229,12 @@ func (d *decoder) isNumber(n ast.Node, path, want string, isText, parses, inBoun
 	if parses && inBounds && !isText {
 		return true
 	}
-	hint := ""
-	if isText && parses {
+	hint := hintsOfPaths[path]
+	switch {
+	case isText && parses:
 		hint = "without quotes"
+	case hint == "" && want == "a whole number":
+		hint = "digits alone, such as 4"
 	}
 	d.fail(n, path, hint, "%s where %s is wanted", d.describe(n, path), want)
 	return false
@@ -241,6 +247,9 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 		d.text(n, v, path)
 	case reflect.Int, reflect.Int64:
 		raw, isText, ok := scalarText(n)
+		if n.GetToken().Type == token.StringType { // the lexer takes 08 for text
+			isText = false
+		}
 		i, err := strconv.ParseInt(raw, 10, 64)
 		if d.isNumber(n, path, "a whole number", isText, err == nil, ok && !v.OverflowInt(i)) {
 			v.SetInt(i)
@@ -285,20 +294,27 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 			hint = "a value is text; neither a Secret nor another variable can be named"
 		case hint == "" && strings.HasSuffix(path, "]"):
 			hint = "the text alone, such as its name"
-		case path == "spec.engine":
-			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
+		case hint == "" && null && hintsOfPaths[path] == "":
+			hint = "a value belongs behind the colon; a key without one is left out"
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
-		if !d.isSecret(path) {
+		if at := hintsOfPaths[path]; at != "" {
+			hint = at
+		} else if !d.isSecret(path) {
 			hint += fmt.Sprintf(": %q", functions.Clip(raw))
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
+	case dashLine.MatchString(n.GetToken().Origin) && n.GetToken().Type == token.StringType:
+		d.fail(n, path, "indent the dashes of a list alike", "the text goes on over a line that begins with a dash")
 	default:
 		v.SetString(raw)
 	}
 }
+
+// dashLine matches an unquoted text whose second or later line looks like an item of a list.
+var dashLine = regexp.MustCompile(`\n\s*- `)
 
 func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
 	into := func(x, empty reflect.Value) {
@@ -345,6 +361,9 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	if !ok {
 		d.failUnlessNull(n, path, "its keys are "+strings.Join(names, ", "), "keys and values are")
 		return
+	}
+	if path == "spec" {
+		d.spec = fields
 	}
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
@@ -405,7 +424,9 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 		key, ok := keyOf(kv)
 		if !ok {
 			hint := ""
-			if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
+			if _, _, scalar := scalarText(kv.Key); scalar {
+				hint = "put it in quotes"
+			} else if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
 				hint = "<< is not supported: write the keys themselves"
 			}
 			d.fail(kv, path, hint, "%s as a key; text is wanted", describeNode(kv.Key))
@@ -508,7 +529,7 @@ func describeNode(n ast.Node) string {
 		return "a block of text"
 	case *ast.MergeKeyNode:
 		return "a merge key"
-	case *ast.IntegerNode, *ast.FloatNode:
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return "the number " + functions.Clip(n.GetToken().Value)
 	case *ast.BoolNode:
 		return n.GetToken().Value

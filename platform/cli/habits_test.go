@@ -2,6 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -97,6 +102,106 @@ func TestKeysThatNoHeaderCarries(t *testing.T) {
 				t.Errorf("%q from %s: exit %d, %s", key, from, exit, errs)
 			}
 		}
+	}
+}
+
+// TestArgumentsThatSayNothing: an empty argument, a key in place of its id, a negative bound and an
+// address with a password are refused at once, and no secret is shown.
+func TestArgumentsThatSayNothing(t *testing.T) {
+	for _, x := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"keys", "rm", ""}, "an argument is empty"},
+		{[]string{"describe", ""}, "an argument is empty"},
+		{[]string{"deploy", "-f", ""}, "the name of a file is empty"},
+		{[]string{"deploy", "-f", "-"}, "there is no function in the standard input\nhint: an object begins with apiVersion"},
+		{[]string{"keys", "rm", "sk-thaw-secret"}, "that is a key itself, and its id is wanted\nhint: thaw keys list has the ids"},
+		{[]string{"ps", "--timeout=-1s"}, "--timeout: -1s is no time to wait"},
+		{[]string{"ps", "--server", "http://u:secret@127.0.0.1:1"}, "the address of a server has no user, query or fragment"},
+		{[]string{"ps", "--server", "::1"}, "want such as http://127.0.0.1:8080 or http://[::1]:8080"},
+		{[]string{"serve", "--addr", "::1:8080"}, `--addr: addr: "::1:8080" is no address: want HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080`},
+		{[]string{"serve", "--config", "/nope.yaml"}, "--config: open /nope.yaml: no such file or directory\nhint: it names one file, which this user may read"},
+	} {
+		_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir(), "THAW_SERVER": "127.0.0.1:1"}, x.args...)
+		if exit != kit.ExitUsage || !strings.Contains(errs, x.want) || strings.Contains(errs, "secret") {
+			t.Errorf("%v: exit %d, %s", x.args, exit, errs)
+		}
+	}
+	for variable, want := range map[string]string{
+		"THAW_ADDR=8080":          `settings: THAW_ADDR: addr: "8080" is no address`,
+		"THAW_CONFIG=/nope.yaml":  "THAW_CONFIG: open /nope.yaml",
+		"THAW_LOG_LEVEL= verbose": `THAW_LOG_LEVEL: "verbose" is not one of`,
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir(), name: value}, "config", "view")
+		if exit != kit.ExitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit %d, %s", variable, exit, errs)
+		}
+	}
+}
+
+// TestDataOfAnotherUser: a file of the data folder that this user may not read is told as that.
+func TestDataOfAnotherUser(t *testing.T) {
+	data := t.TempDir()
+	for path, hint := range map[string]bool{data + "/keys.json.key": true, "/elsewhere": false} {
+		p := Programs{Serve: func(context.Context, ServeConfig, io.Writer, io.Writer) error {
+			return fmt.Errorf("keys: %w", &fs.PathError{Op: "open", Path: path, Err: syscall.EACCES})
+		}}
+		_, errs, exit := runCLI(t, p, map[string]string{"HOME": data}, "serve", "--data", data)
+		if exit != kit.ExitFailed || !strings.Contains(errs, "error: keys: open "+path+": permission denied") ||
+			strings.Contains(errs, "hint: what is below --data belongs to the user that served before") != hint {
+			t.Errorf("%s: exit %d, %s", path, exit, errs)
+		}
+	}
+}
+
+// TestServersThatAreNotThaw: an answer of something else is told as that, with its own words, and a
+// proxy as what did not answer.
+func TestServersThatAreNotThaw(t *testing.T) {
+	for answer, want := range map[string]string{
+		"<html>hello</html>": `answered with "<html>hello</html>", and not as thaw does: is it the address of a thaw server?`,
+		"":                   `answered with ""`,
+		"302":                "answered 302 Found (go to /login), and not as thaw does",
+		"unknown":            "hint: is the server of another version than this program (thaw version)?",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch answer {
+			case "302":
+				w.Header().Set("Location", "/login")
+				w.WriteHeader(302)
+			case "unknown":
+				w.WriteHeader(404)
+				_, _ = w.Write([]byte(`{"error":{"message":"Unknown endpoint.","code":"unknown_endpoint"}}`))
+			default:
+				_, _ = w.Write([]byte(answer))
+			}
+		}))
+		for _, args := range []string{"ps", "models", "run default/tiny hi"} {
+			want := want
+			switch {
+			case strings.HasPrefix(args, "run") && answer == "":
+				want = "the stream broke off before the answer was whole"
+			case strings.HasPrefix(args, "run") && strings.HasPrefix(want, "answered with"):
+				want = `answered with "text/html; charset=utf-8", and not as thaw does`
+			}
+			_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir()}, append(strings.Fields(args), "--server", srv.URL)...)
+			if exit == 0 || !strings.Contains(errs, want) {
+				t.Errorf("%q, %s: exit %d, %s", answer, args, exit, errs)
+			}
+		}
+		srv.Close()
+	}
+}
+
+// TestHintsOfTLS: a certificate that is refused is told with what to name.
+func TestHintsOfTLS(t *testing.T) {
+	srv := httptest.NewTLSServer(http.NotFoundHandler())
+	defer srv.Close()
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir()}, "ps", "--server", srv.URL)
+	if exit != kit.ExitUnavailable || !strings.Contains(errs, "hint: SSL_CERT_FILE=FILE names the certificates of the authority") {
+		t.Errorf("exit %d, %s", exit, errs)
 	}
 }
 

@@ -160,6 +160,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		case 502, 503:
 			e.Exit = kit.ExitUnavailable
 		}
+		if s.Code == "unknown_endpoint" {
+			e.Hint = "is the server of another version than this program (thaw version)?"
+		}
 		if s.Code == "model_load_failed" {
 			e.Exit, e.Hint = kit.ExitFailed, "thaw describe and thaw logs tell more"
 		}
@@ -169,6 +172,10 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		return err
 	}
 	var op *net.OpError
+	if strings.Contains(err.Error(), "proxyconnect") {
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "the proxy on the way to " + cl.Server(), Err: unwrapURLError(err),
+			Hint: "HTTP_PROXY or HTTPS_PROXY names it; NO_PROXY=HOST leads around it"}
+	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err),
 			Hint: "start one with thaw serve, or name it with --server URL"}
@@ -181,12 +188,23 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
 		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
-		if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
-			e.Hint = "it answers without TLS: http:// in --server"
+		for _, h := range tlsHints {
+			if strings.Contains(err.Error(), h.err) {
+				e.Hint = h.hint
+				break
+			}
 		}
 		return e
 	}
 	return err
+}
+
+// tlsHints are the ways out of errors of TLS, by a part of their text.
+var tlsHints = []struct{ err, hint string }{
+	{"HTTP response to HTTPS client", "it answers without TLS: http:// in --server"},
+	{"unknown authority", "SSL_CERT_FILE=FILE names the certificates of the authority that signed the server's"},
+	{"has expired or is not yet valid", "renew the server's certificate, or set this machine's clock"},
+	{"x509: ", "--server names a host that stands in the server's certificate"},
 }
 
 // unwrapURLError leaves out the method and the URL that net/http writes before a cause.

@@ -112,13 +112,16 @@ func newLocal(o Options) (*Local, error) {
 		l.Orchestrator.Heartbeat(hb, l.node)
 		l.first.Do(func() { close(l.ready) })
 	}
+	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	if teamUse == nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	if err != nil {
+		o.Log.Error("the usage of teams cannot be read", "error", err)
+	}
 	l.node, err = agent.Open(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
-	}
-	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
-	if err != nil {
-		o.Log.Error("the usage of teams cannot be read", "error", err)
 	}
 	if o.Foresight != nil {
 		ahead := *o.Foresight

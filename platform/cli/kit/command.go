@@ -208,6 +208,14 @@ func flagError(cmd *Command, err error) error {
 
 type Args = cobra.PositionalArgs
 
+// checkEmpty refuses an empty argument, such as a variable of a shell that is not set.
+func checkEmpty(cmd *Command, args []string) error {
+	if slices.Contains(args, "") {
+		return Usage(cmd.UseLine(), "an argument is empty")
+	}
+	return nil
+}
+
 // ExactArgs requires one argument per name; the names are for the error.
 func ExactArgs(names ...string) Args {
 	return func(cmd *cobra.Command, args []string) error {
@@ -217,7 +225,7 @@ func ExactArgs(names ...string) Args {
 		if len(args) > len(names) {
 			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 
@@ -230,7 +238,7 @@ func UpToArgs(name string, most int) Args {
 		if most > 0 && len(args) > most {
 			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 
