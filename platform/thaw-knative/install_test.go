@@ -49,6 +49,9 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --source-secret A_", kit.ExitUsage, `"A_" is not a name of a Secret`},
 		{"install --hold maybe", kit.ExitUsage, `"maybe" is not one of hold, pad, 503`},
 		{"install --max-body 0", kit.ExitUsage, "max-body: 0 is too small for any request"},
+		{"install --keep-free 15%", kit.ExitUsage, "--keep-free"},
+		{"install --keep-free 96", kit.ExitUsage, "keep-free: 96 is no percentage of a disk: 0 to 95"},
+		{"install --store-bytes much", kit.ExitUsage, "--store-bytes"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
 		{"chown-store /nowhere/at/all 65532", kit.ExitNotFound, "/nowhere/at/all"},
 		{"chown-store / 0", kit.ExitUsage, `"0" is no id`},
@@ -117,7 +120,7 @@ func TestPrints(t *testing.T) {
 // is not said does not.
 func TestInstallSettings(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "gone"))
-	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m", "--hold=pad", "--max-body=64Mi"}
+	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m", "--hold=pad", "--max-body=64Mi", "--store-bytes=800Gi", "--keep-free=0"}
 	print := func(more ...string) string {
 		out, errs, exit := thaw(t, nil, append([]string{"install", "--image", "example.com/thaw:1", "--dry-run", "-o", "yaml"}, more...)...)
 		if exit != 0 || errs != "" {
