@@ -30,7 +30,7 @@ func TestForeignKeys(t *testing.T) {
 		"shmSize: 8Gi":                     "engines have /dev/shm",
 		"resources: {nodes: 2}":            "a replica runs on one node",
 		"imagePullPolicy: Always":          "latest is pulled anew",
-		"terminationGracePeriodSeconds: 9": "--request-timeout",
+		"terminationGracePeriodSeconds: 9": "deadlines: {drain: 30s}",
 		"volumes: []":                      "weights come from source",
 		"hf_token: x":                      "credentials come from the environment",
 		"secrets: [x]":                     "credentials come from the environment",

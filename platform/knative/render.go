@@ -252,13 +252,13 @@ func (r *rendering) check() {
 	}
 }
 
-// source refuses sources on the local machine.
+// source refuses sources on the local machine. file:///PATH is a folder of the loaders.
 func (r *rendering) source(path, source string) {
-	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
+	if source == "" || strings.Contains(source, "://") {
 		return
 	}
 	r.addProblem(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or "+
-		"https://…",
+		"https://…; a share that the loaders mount (loader.folders of the chart) is file:///PATH",
 		"%s is a folder of this machine, and no pod can read it", source)
 }
 

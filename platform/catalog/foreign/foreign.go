@@ -11,8 +11,8 @@ import (
 )
 
 // renderedHint is for fields of a pod that a model file does not have.
-const renderedHint = "thaw deploy --to knative --dry-run -o yaml prints the Knative Service, whose pod has the other fields: see pods of models in " +
-	"deploy/docs/operations.md"
+const renderedHint = "thaw deploy --to knative --dry-run -o yaml prints the Knative Service, whose pod has the other fields: " +
+	"see pods of models in deploy/docs/operations.md"
 
 const remoteHint = "an API that runs already is a document of its own: kind: Remote with spec.url"
 
@@ -81,7 +81,7 @@ var modelKeys = []entry{
 	{"did you mean metadata: {labels: {…}}? Pods have them too", "labels podlabels"},
 	{"GPUs of dynamic resource allocation cannot be asked for: gpus: N is nvidia.com/gpu", "resourceclaims claims deviceclassname"},
 	{"engines have /dev/shm, bounded by resources.memory alone", "shmsize shm sharedmemory"},
-	{"a pod ends within the longest time of a request: thaw deploy --request-timeout", "terminationgraceperiodseconds"},
+	{"did you mean deadlines: {drain: 30s}? Kubernetes waits as long as a request may take", "terminationgraceperiodseconds"},
 	{"Kubernetes decides by the image's tag: latest is pulled anew", "imagepullpolicy pullpolicy"},
 	{"a replica runs on one node: gpus: N is of one", "nodes nnodes numnodes multinode workerspec leaderworkertemplate pipelineparallelsize"},
 	{"did you mean pod: {tolerations: […]}?", "tolerations"},

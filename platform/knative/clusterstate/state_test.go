@@ -585,7 +585,7 @@ func TestFailedPods(t *testing.T) {
 	}
 	lost.Status.Conditions[0].Message = "0/2 nodes are available: 2 node(s) had untolerated taint {nvidia.com/gpu: present}."
 	s.SetPod(lost)
-	if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "{nvidia.com/gpu: present}. (tolerations are written in spec.pod") {
+	if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "present}. (tolerations are written in spec.pod") {
 		t.Errorf("%q", st.Error)
 	}
 
