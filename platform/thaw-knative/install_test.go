@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -436,5 +437,44 @@ func TestAdvertise(t *testing.T) {
 	s.Advertise = "10.0.0.7"
 	if err := s.check(); err == nil || !strings.Contains(err.Error(), `"10.0.0.7" is no HOST:PORT`) {
 		t.Error(err)
+	}
+}
+
+// TestInstallRefused: an API server that is too old, and an account without the rights, are
+// named with the way out.
+func TestInstallRefused(t *testing.T) {
+	for _, x := range []struct {
+		name, refused, answer string // the path of the objects, and what the API server says of their change
+		code, exit            int
+		want                  string
+	}{
+		{"an old Kubernetes", "/validatingadmissionpolicies/", "404 page not found", 404, kit.ExitNotFound, "the cluster has no kind ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1\nhint: thaw needs Kubernetes 1.30 or later"},
+		{"no right", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "clusterroles is forbidden: User \"x\" cannot patch"}`, 403, kit.ExitDenied, "cannot patch\nhint: it takes the rights of cluster-admin"},
+		{"rights that are not held", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "user \"x\" is attempting to grant RBAC permissions not currently held"}`, 403, kit.ExitDenied, "not currently held\nhint: it takes the rights of cluster-admin"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case r.Method == "PATCH" && strings.Contains(r.URL.Path, x.refused):
+					if !strings.HasPrefix(x.answer, "{") {
+						w.Header().Set("Content-Type", "text/plain")
+					}
+					w.WriteHeader(x.code)
+					fmt.Fprint(w, x.answer)
+				case r.Method == "GET":
+					w.WriteHeader(404)
+					fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "details": {"name": "a"}}`)
+				default:
+					b, _ := io.ReadAll(r.Body)
+					w.Write(b)
+				}
+			}))
+			defer server.Close()
+			_, errs, exit := thaw(t, nil, "install", "--image", "example.com/thaw:1", "--kubeconfig", kubeconfig(t, server.URL))
+			if exit != x.exit || !strings.Contains(errs, x.want) {
+				t.Errorf("exit %d, want %d with %q:\n%s", exit, x.exit, x.want, errs)
+			}
+		})
 	}
 }
