@@ -9,13 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes is what an ordinary user may still write below dir.
-func freeBytes(dir string) (int64, error) {
+// diskSpace is what an ordinary user may still write on the store's disk, and below what
+// unused checkpoints are evicted, in bytes.
+func (s *Store) diskSpace() (free, low int64, err error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, os.NewSyscallError("statfs", err)
+	if err := unix.Statfs(s.layout.dir, &st); err != nil {
+		return 0, 0, os.NewSyscallError("statfs", err)
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	low = max(s.o.KeepFree, int64(s.o.FreeShare*float64(st.Blocks)*float64(st.Bsize)))
+	return int64(st.Bavail) * int64(st.Bsize), low, nil
 }
 
 // linkCount returns how many names a file has, and its inode.

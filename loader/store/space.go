@@ -22,8 +22,8 @@ func (s *Store) Usage() (used, budget int64, err error) {
 	if s.o.Budget > 0 {
 		return used, s.o.Budget, nil
 	}
-	left, err := freeBytes(s.layout.dir)
-	return used, used + max(0, left-s.o.KeepFree), diskError("", err)
+	free, _, err := s.diskSpace()
+	return used, used + max(0, free-s.o.KeepFree), diskError("", err)
 }
 
 // Remove removes a checkpoint. One that is in use stays, with an error of kind
@@ -72,12 +72,11 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if err != nil {
 			return err
 		}
-		avail, err := freeBytes(s.layout.dir)
+		free, low, err := s.diskSpace()
 		if err != nil {
 			return err
 		}
-		free := avail
-		avail = max(avail-s.o.KeepFree, 0)
+		avail := max(free-s.o.KeepFree, 0)
 		total := used + avail
 		if s.o.Budget > 0 {
 			total = min(s.o.Budget, total)
@@ -87,7 +86,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if evicted {
 			mark = s.o.Low
 		}
-		if need == 0 || fits && used+need <= int64(mark*float64(total)) {
+		if need == 0 || fits && used+need <= int64(mark*float64(total)) && need <= free-low {
 			return nil
 		}
 		if !evicted && !fits {
@@ -111,6 +110,24 @@ func (s *Store) reserve(need int64, keepPart string) error {
 			return s.noSpaceError(need, free, used)
 		}
 	}
+}
+
+// Trim evicts what no process uses, least recently used first, while less than FreeShare of
+// the disk is free: others fill the disk too.
+func (s *Store) Trim() error {
+	if free, low, err := s.diskSpace(); err != nil || free >= low {
+		return diskError("", err)
+	}
+	return diskError("", s.layout.locked(func() error {
+		for {
+			if free, low, err := s.diskSpace(); err != nil || free >= low {
+				return err
+			}
+			if ok, err := s.evictOldest(""); err != nil || !ok {
+				return err
+			}
+		}
+	}))
 }
 
 // pinnedBytes is the size of the files that checkpoints keep which cannot be evicted.

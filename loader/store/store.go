@@ -24,6 +24,9 @@ type Options struct {
 	High, Low float64
 	// KeepFree is left free on the disk for everything else (logs first of all).
 	KeepFree int64
+	// FreeShare is the part of the disk below which, of what is free, unused checkpoints are
+	// evicted. A model that needs more is admitted.
+	FreeShare float64
 	// DirectFrom is the file size from which on the page cache is bypassed; 32 MiB if
 	// 0, never if negative.
 	DirectFrom int64

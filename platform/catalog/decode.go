@@ -291,7 +291,7 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 		case null && strings.HasPrefix(path, "spec.env."):
 			hint = `an empty text is ""`
 		case strings.HasPrefix(path, "spec.env.") && hint == "":
-			hint = "a value is text; neither a Secret nor another variable can be named"
+			hint = "a value is text; on Kubernetes the pod can name a Secret: pods of models in deploy/docs/operations.md"
 		case hint == "" && strings.HasSuffix(path, "]"):
 			hint = "the text alone, such as its name"
 		case hint == "" && null && hintsOfPaths[path] == "":

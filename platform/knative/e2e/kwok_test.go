@@ -608,7 +608,8 @@ func TestClusterKwok(t *testing.T) {
 		s.patch(t, "configmap", "knative-serving", f.Map, map[string]any{"data": map[string]string{f.Key: f.Value}})
 	}
 	// Only the node with a kubelet runs a real loader; the others are played.
-	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "kubernetes.io/hostname=node1",
+	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--keep-free", "0",
+		"--loaders", "kubernetes.io/hostname=node1",
 		"--wait", "--timeout", "3m"); code != 0 {
 		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
 	}
