@@ -87,8 +87,8 @@ func NameConfinement(cause string) string {
 	if !denied.MatchString(cause) || strings.Contains(cause, "attempting to bind") || strings.Contains(cause, "Docker") {
 		return cause
 	}
-	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, " +
-		"or start thaw with --confine off)"
+	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name, " +
+		"and writes to its HOME and TMPDIR; name the path there, write there, or start thaw with --confine off)"
 }
 
 // RootCause returns one line on why an engine ended, from the end of its log, and what
