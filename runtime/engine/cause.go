@@ -16,8 +16,8 @@ var knownCauses = []struct {
 	pattern *regexp.Regexp
 	text    string
 }{
-	{regexp.MustCompile(`(?i)(?:\[Errno (?:98|48)\].*|error while attempting to bind on address.*|bind: |\n[^\n]*)address already in use`), "port taken: address already in use"},
-	{regexp.MustCompile(`(?i)couldn't bind (?:HTTP )?server socket`), "port taken: address already in use"},
+	{regexp.MustCompile(`(?i)\n([^\n]*(?:address already in use|couldn't bind (?:HTTP )?server socket)[^\n]*)`), "port taken: %1"},
+	{regexp.MustCompile(`(WORKER TIMEOUT \(pid:\d+\))`), "%1"}, // of gunicorn, which kills the worker then
 	{regexp.MustCompile(`(?i)((?:CUDA|HIP) out of memory[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(?i)(CUDA (?:runtime )?error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(\[METAL\] [^\n]*Insufficient Memory|MPS backend out of memory[^\n]*|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|OOM when allocating tensor[^\n]*)`), "out of GPU memory: %1"},
@@ -87,8 +87,8 @@ func NameConfinement(cause string) string {
 	if !denied.MatchString(cause) || strings.Contains(cause, "attempting to bind") || strings.Contains(cause, "Docker") {
 		return cause
 	}
-	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, " +
-		"or start thaw with --confine off)"
+	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name, " +
+		"and writes to its HOME and TMPDIR; name the path there, write there, or start thaw with --confine off)"
 }
 
 // RootCause returns one line on why an engine ended, from the end of its log, and what

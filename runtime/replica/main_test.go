@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 
 // fakeEngine is a small true engine: it listens, loads, answers with tokens
 // and counts them. Modes: slow=DUR crash=TEXT exit=TEXT stubborn deaf fork
-// chat nohealth plain (no metrics) first=HOST (listens there until a connection arrives).
+// chat nohealth plain (no metrics) first=HOST (listens there until a connection arrives)
+// until=FILE (answers with errors until that exists).
 func fakeEngine(port, name string, modes []string) int {
 	mode := map[string]string{}
 	for _, m := range modes {
@@ -119,6 +120,10 @@ func fakeEngine(port, name string, modes []string) int {
 			}
 			if json.NewDecoder(r.Body).Decode(&q) != nil || q.Model != name {
 				w.WriteHeader(404)
+				return
+			}
+			if _, err := os.Stat(mode["until"]); err != nil && has("until") {
+				http.Error(w, `{"error":{"message":"rpc error: EOF"}}`, 500)
 				return
 			}
 			running.Add(1)

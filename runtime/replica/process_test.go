@@ -409,6 +409,22 @@ func TestListensElsewhere(t *testing.T) {
 	}
 }
 
+// TestAnswersErrors: the error that an engine answers in place of its first token is told while it starts.
+func TestAnswersErrors(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "model")
+	l := startReplica(t, newTestSupervisor(t).options("errors", "until="+file), New)
+	testkit.Eventually(t, "the error is told", func() bool {
+		return l.Status().StartNote == "so far /v1/completions answered HTTP 500: rpc error: EOF"
+	})
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if st := l.wait(functions.Ready, testTimeout); st.StartNote != "" {
+		t.Errorf("the note of a ready engine: %s", st.StartNote)
+	}
+}
+
 func TestProcessStopped(t *testing.T) {
 	t.Parallel()
 	b := newTestSupervisor(t)
