@@ -188,7 +188,8 @@ func TestEdgesOfAnswers(t *testing.T) {
 		}
 	}
 	for _, two := range []string{"content-length: 10\r\ncontent-length: 20\r\n", "content-length: 10, 20\r\n"} {
-		if _, _, _, err := readAnswer(ok+two+"\r\n", nil, 100, false); err == nil || !strings.Contains(err.Error(), "two different content-lengths, 10 and 20") {
+		_, _, _, err := readAnswer(ok+two+"\r\n", nil, 100, false)
+		if err == nil || !strings.Contains(err.Error(), "two different content-lengths, 10 and 20") {
 			t.Errorf("%q: %v", two, err)
 		}
 	}
