@@ -11,6 +11,17 @@ import (
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
+// TestWeakTag: an ETag that a proxy made weak is said, in place of a change at the source.
+func TestWeakTag(t *testing.T) {
+	r, _ := answer(t.Context(), 206, strings.NewReader("2345"), 4, "Content-Range", "bytes 2-5/10", "ETag", `W/"v1"`)
+	_, err := ResponseBody(r, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
+	const want = "s: f: came with a weak ETag (W/), as a proxy marks what it may change (have what is between pass this host through, " +
+		"without compressing it)"
+	if err == nil || err.Error() != want {
+		t.Error(err)
+	}
+}
+
 // TestRangeInChunks: a range whose length stands in Content-Range alone, as proxies and mirrors
 // send it, is read; one with more bytes is cut, one with fewer is short.
 func TestRangeInChunks(t *testing.T) {
