@@ -322,6 +322,9 @@ func Decode(r *http.Response, limit int64, location string, unmarshal func([]byt
 		return err
 	}
 	if unmarshal(raw, into) != nil {
+		if title := describePage(raw, r.Request); title != "" {
+			problem += ": it is " + title
+		}
 		return &source.Error{Kind: source.Malformed, Source: location, Detail: problem}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -19,6 +20,20 @@ func TestWeakTag(t *testing.T) {
 		"without compressing it)"
 	if err == nil || err.Error() != want {
 		t.Error(err)
+	}
+}
+
+// TestPageForAnswer: a page in place of an API's answer is named by its title.
+func TestPageForAnswer(t *testing.T) {
+	for body, want := range map[string]string{
+		"<html><head><TITLE>\n Captive portal &ndash; log in </TITLE>": "s: not its API: it is a page, \"Captive portal \u2013 log in\" (a proxy",
+		"<html><title> </title>": "s: not its API (a proxy", "{": "s: not its API (a proxy", "<title>of token=x</title>": "s: not its API (a proxy",
+	} {
+		r, _ := answer(t.Context(), 200, strings.NewReader(body), int64(len(body)))
+		var into struct{}
+		if err := Decode(r, 1<<10, "s", json.Unmarshal, &into, "not its API"); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
 	}
 }
 
