@@ -81,6 +81,9 @@ func newKeys(env func(string) string) *keys {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
 		if !container {
 			iam.Endpoint = strings.TrimRight(env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), "/")
+			if iam.Endpoint != "" && !strings.Contains(iam.Endpoint, "://") {
+				iam.Endpoint = "http://" + iam.Endpoint
+			}
 		}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {
@@ -126,6 +129,8 @@ func (r *role) describe(err error) string {
 		return "the server of tokens: " + why
 	case r.container:
 		return "the container's service of credentials: " + why
+	case strings.Contains(why, " answered 404"):
+		why += " (the instance has no role)"
 	case strings.Contains(why, " answered 401") || strings.HasSuffix(why, httpsource.Late):
 		why += " (in a container the instance's hop limit for metadata has to be 2)"
 	}
