@@ -170,17 +170,14 @@ type NoSpace struct {
 
 func (s *NoSpace) Error() string {
 	size := func(n int64) string { return functions.Bytes(n).Human() }
-	text := fmt.Sprintf("%s: %s are needed", s.Dir, size(s.Needed))
+	text := fmt.Sprintf("%s: %s are needed, and ", s.Dir, size(s.Needed))
 	switch {
 	case s.Budget > 0:
-		return fmt.Sprintf("%s, and %s are left of the %s that it may take", text, size(s.Free), size(s.Budget))
+		return text + fmt.Sprintf("%s are left of the %s that it may take", size(s.Free), size(s.Budget))
 	case s.Free-s.Kept >= s.Needed:
-		return fmt.Sprintf("%s, and its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", text,
-			size(s.Free))
-	case s.Kept > 0:
-		return fmt.Sprintf("%s, and %s are free on its disk, of which %s stay free", text, size(s.Free), size(s.Kept))
+		return text + fmt.Sprintf("its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", size(s.Free))
 	}
-	return fmt.Sprintf("%s, and %s are free on its disk", text, size(s.Free))
+	return text + fmt.Sprintf("%s are free on its disk, of which %s stay free", size(s.Free), size(s.Kept))
 }
 
 // evictOldest evicts one thing; false if nothing can be evicted.
