@@ -252,15 +252,20 @@ func TestConfigOfPython(t *testing.T) {
 		{"text_encoder/config.json", `{"a": 1,}`, "line 1, column 8"},
 		{"config.json", `["a"]`, "not a JSON object"},
 		{"config.json", `<?xml version="1.0"?><Error><Code>BlobNotFound</Code></Error>`, "a page (HTML or XML)"},
-		{"config.json", "Entry not found", `text that begins with "Entry no"`},
+		{"config.json", "Entry not found", `text that begins with "Entry not found"`},
 		{"config.json", strings.Repeat("\x00", 400), "begins with zeros"},
+		{"m.safetensors", "Access to model x is restricted, ask for access at its page." + strings.Repeat(" ", 60), `begins with "Access to model x is restricted, ask for access at its page.`},
+		{"m.gguf", `{"error":"Repository not found"}`, `it is text that begins with "{\"error\":\"Repository not found\"}"`},
+		{"m.safetensors", "GGUF\x03\x00\x00\x00" + strings.Repeat("\x00", 300), "it is a GGUF file: rename it to NAME.gguf$"},
 		{"m.gguf", "<!doctype html><html><title>Sign in</title></html>", "not a GGUF file: it is a page"},
 		{"m.gguf", strings.Repeat("\x00", 400), "begins with zeros: its download or copy was not finished"},
 		{"m.safetensors", "<!doctype html><html><title>Sign in</title></html>", "not a valid safetensors file: it is a page"},
 		{"generation_config.json", `{"a": nan}`, ""}, // the engine's matter
 	} {
 		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))
-		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), tc.want)) {
+		want, whole := strings.CutSuffix(tc.want, "$")
+		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), want)) ||
+			whole && !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s %s: %v, want %q", tc.name, tc.text, err, tc.want)
 		}
 	}

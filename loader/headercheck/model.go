@@ -70,7 +70,7 @@ func checkJSONEnds(r io.ReaderAt, size int64) error {
 	case size == 0:
 		return source.Fail(source.Truncated, "is empty", WayOut(""))
 	case len(begin) > 0 && begin[0] != '{':
-		reason := cmp.Or(safetensors.Describe(begin[:min(len(begin), 8)]), "it does not begin with {")
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with {")
 		if err := pythonjson.CheckObject(begin); bytes.IndexByte([]byte("\xef\xff\xfe"), begin[0]) >= 0 && err != nil {
 			reason = err.Error()
 		}
@@ -91,7 +91,11 @@ func GGUF(r io.ReaderAt, size int64) error {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		reason := cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")
+		begin := make([]byte, min(size, safetensors.MostQuoted))
+		if err := readFull(r, begin); err != nil {
+			return err
+		}
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with GGUF")
 		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, WayOut(reason))
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
@@ -132,7 +136,7 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	if err := pythonjson.CheckObject(raw); err != nil {
 		e := source.Fail(source.Corrupt, "not a JSON object that engines can read", "mend it there, or copy the file again")
 		e.Err = err
-		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
+		if what := safetensors.Describe(raw); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
 			e.Detail += ": " + what
 		}
 		return e

@@ -3,7 +3,6 @@ package headercheck
 import (
 	"errors"
 	"io"
-	"strings"
 
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -39,7 +38,7 @@ func sourceError(err error) error {
 
 // WayOut says how a file with a header that cannot be used is mended; "" where the reason says it.
 func WayOut(reason string) string {
-	if strings.Contains(reason, "convert ") || strings.Contains(reason, "decompress ") {
+	if source.SaysWayOut(reason) {
 		return ""
 	}
 	return "copy the file again"

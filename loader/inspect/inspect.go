@@ -199,9 +199,10 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		return weightSet{}, source.Fail(source.Missing, "has its weights in GGUF, which llamacpp alone reads here",
 			"leave --engine out, or name a source with safetensors")
 	case len(pickles) > 0:
+		telling := functions.Filter(r.names, func(n string) bool { return slices.Contains(pickles, n) || strings.HasPrefix(n, "vocabulary.") })
 		return weightSet{}, &source.Error{Kind: source.Refused,
-			Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
-			Fix:    source.WithoutWeights(pickles, "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)")}
+			Detail: fmt.Sprintf("has no weights but %s: such files run code when they are read, so thaw stages none", shortList(pickles)),
+			Fix:    source.WithoutWeights(telling, "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)")}
 	case len(below) > 0:
 		return weightSet{}, source.Fail(source.Missing, fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
 			r.wayBelow(below))

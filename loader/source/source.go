@@ -123,8 +123,8 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
-	if said := b.String(); e.Fix == "" && (strings.Contains(said, ": convert ") || strings.Contains(said, "decompress ")) {
-		fix = "" // another copy would be the same
+	if e.Fix == "" && SaysWayOut(b.String()) {
+		fix = ""
 	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
@@ -133,6 +133,11 @@ func (e *Error) Error() string {
 		b.WriteString(" (" + fix + ")")
 	}
 	return b.String()
+}
+
+// SaysWayOut reports whether a text says what else than another copy, which would be the same, helps.
+func SaysWayOut(text string) bool {
+	return slices.ContainsFunc([]string{": convert ", ": decompress ", ": rename "}, func(way string) bool { return strings.Contains(text, way) })
 }
 
 // fixes are what helps against an error without a Fix of its own.
