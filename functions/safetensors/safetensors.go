@@ -80,7 +80,8 @@ func Describe(beginning []byte) string {
 	case text && begins("<"):
 		return "it is a page (HTML or XML), such as the error of a server that was stored in its place"
 	case text:
-		return fmt.Sprintf("it is text that begins with %q", strings.TrimSpace(strings.ToValidUTF8(string(beginning[:min(len(beginning), MostQuoted)]), "")))
+		quoted := strings.ToValidUTF8(string(beginning[:min(len(beginning), MostQuoted)]), "")
+		return fmt.Sprintf("it is text that begins with %q", strings.TrimSpace(quoted))
 	}
 	return ""
 }

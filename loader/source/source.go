@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -123,8 +124,8 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
-	if e.Fix == "" && SaysWayOut(b.String()) {
-		fix = ""
+	if e.Fix == "" && saysWayOut.MatchString(b.String()) {
+		fix = "" // another copy would be the same
 	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
@@ -135,10 +136,8 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// SaysWayOut reports whether a text says what else than another copy, which would be the same, helps.
-func SaysWayOut(text string) bool {
-	return slices.ContainsFunc([]string{": convert ", ": decompress ", ": rename "}, func(way string) bool { return strings.Contains(text, way) })
-}
+// saysWayOut matches what says what else helps.
+var saysWayOut = regexp.MustCompile(`: (?:convert|decompress|rename) `)
 
 // fixes are what helps against an error without a Fix of its own.
 var fixes = map[Kind]string{
