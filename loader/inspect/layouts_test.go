@@ -113,6 +113,42 @@ func TestBesideAModel(t *testing.T) {
 	}
 }
 
+// TestUsualValues: configurations that leave out what transformers' classes have by themselves, and
+// those that name things in their own way.
+func TestUsualValues(t *testing.T) {
+	for name, x := range map[string]struct {
+		config  string
+		kind    Kind
+		context int
+		cache   []sizing.Layers
+	}{
+		"gemma-3-4b-it": {`{"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3","text_config":{"hidden_size":2560,"intermediate_size":10240,
+			"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},"vision_config":{"a":1}}`,
+			Generates, 131072, []sizing.Layers{{Count: 5, Token: 4096, Heads: 4}, {Count: 29, Token: 4096, Heads: 4, Window: 1024}}},
+		"llava-1.5-7b-hf": {`{"architectures":["LlavaForConditionalGeneration"],"model_type":"llava","text_config":{"max_position_embeddings":4096,
+			"model_type":"llama","vocab_size":32064},"vision_config":{"a":1}}`, Generates, 4096, []sizing.Layers{{Count: 32, Token: 16384, Heads: 32}}},
+		"llava-v1.6-mistral-7b-hf": {`{"architectures":["LlavaNextForConditionalGeneration"],"model_type":"llava_next","text_config":{"intermediate_size":14336,
+			"max_position_embeddings":32768,"model_type":"mistral","num_key_value_heads":8,"sliding_window":null}}`, Generates, 32768,
+			[]sizing.Layers{{Count: 32, Token: 4096, Heads: 8}}},
+		"falcon-7b": {`{"architectures":["FalconForCausalLM"],"model_type":"falcon","hidden_size":4544,"num_hidden_layers":32,"num_attention_heads":71,
+			"multi_query":true}`, Generates, 2048, []sizing.Layers{{Count: 32, Token: 256, Heads: 1}}},
+		"bloom": {`{"architectures":["BloomForCausalLM"],"model_type":"bloom","n_embed":4096,"n_layer":30,"num_attention_heads":32,"seq_length":2048}`,
+			Generates, 2048, []sizing.Layers{{Count: 30, Token: 16384, Heads: 32}}},
+		"dbrx": {`{"architectures":["DbrxForCausalLM"],"model_type":"dbrx","d_model":6144,"n_layers":40,"n_heads":48,"max_seq_len":32768,
+			"attn_config":{"kv_n_heads":8}}`, Generates, 32768, []sizing.Layers{{Count: 40, Token: 4096, Heads: 8}}},
+		"InternVL": {`{"architectures":["InternVLChatModel"],"model_type":"internvl_chat","llm_config":{"hidden_size":3584,"num_hidden_layers":28,
+			"num_attention_heads":28,"num_key_value_heads":4,"max_position_embeddings":32768,"model_type":"qwen2"}}`, Generates, 32768,
+			[]sizing.Layers{{Count: 28, Token: 2048, Heads: 4}}},
+		"ChatGLM3": {`{"architectures":["ChatGLMModel"],"model_type":"chatglm","hidden_size":4096,"num_layers":28,"num_attention_heads":32,
+			"multi_query_group_num":2,"kv_channels":128,"seq_length":8192}`, Generates, 8192, []sizing.Layers{{Count: 28, Token: 1024, Heads: 2}}},
+	} {
+		c, err := Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{configName: x.config, "model.safetensors": weights()}))
+		if err != nil || c.Kind != x.kind || c.Sizing.Context != x.context || !slices.Equal(c.Sizing.Cache, x.cache) {
+			t.Errorf("%s: %v, %+v", name, err, c)
+		}
+	}
+}
+
 // TestKindsOfGGUF: what the metadata says of windows, pooling and quantisation.
 func TestKindsOfGGUF(t *testing.T) {
 	of := func(arch string, more ...any) string {
