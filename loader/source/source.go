@@ -130,6 +130,9 @@ func (e *Error) Error() string {
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
 	}
+	if cause, ok := errors.AsType[*Error](e.Err); ok && e.Fix == "" && cause.Kind == e.Kind {
+		fix = "" // the cause has it
+	}
 	if fix != "" {
 		b.WriteString(" (" + fix + ")")
 	}
@@ -145,6 +148,7 @@ var fixes = map[Kind]string{
 	Malformed:   "a proxy or a cache between may cut or change what comes: have it pass this host through",
 	Corrupt:     "copy the file again",
 	Truncated:   "copy the file again",
+	Changed:     "let the upload finish, then try again; where nothing writes to it, its servers name different versions of it",
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -261,4 +261,14 @@ func TestError(t *testing.T) {
 	if source.KindOf(err) != source.Missing || !errors.Is(err, os.ErrNotExist) || source.KindOf(os.ErrExist) != "" {
 		t.Error("kind or chain")
 	}
+	// What helps against a kind is said once.
+	cause := &source.Error{Kind: source.Changed, File: "f", Detail: "is gone since it was listed"}
+	twice := &source.Error{Kind: source.Changed, Source: "s", Detail: "changed twice", Err: cause}
+	if got := twice.Error(); strings.Count(got, "let the upload finish, then try again") != 1 ||
+		!strings.HasPrefix(got, "s: changed twice: f: is gone since it was listed (let") {
+		t.Error(got)
+	}
+	if cause.Fix = "own"; twice.Error() != "s: changed twice: f: is gone since it was listed (own)" {
+		t.Error(twice)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -162,7 +163,7 @@ func TestLeasedIsNotEvicted(t *testing.T) {
 	if source.KindOf(err) != source.NoSpace || !ok || n.Needed != 4000 || n.Free != 2000 || n.Budget != 10_000 {
 		t.Fatalf("error %v", err)
 	}
-	for _, want := range []string{"4000", "2000"} {
+	for _, want := range []string{"3.9 KiB", "2 KiB"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %s", err, want)
 		}
@@ -779,6 +780,34 @@ func TestWatermarks(t *testing.T) {
 	}
 	if got := digests(t, s); got != "large" {
 		t.Errorf("evicted in vain, left are %s", got)
+	}
+}
+
+// While less than its share of the disk is free, what no process uses is evicted: by Trim, as
+// images and logs fill the disk without asking the store, and for a staging, which is admitted
+// all the same.
+func TestDiskStaysFree(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, store.Options{Dir: dir, FreeShare: 1e-9})
+	left := func() string { return strings.Join(slices.Sorted(slices.Values(strings.Fields(digests(t, s)))), " ") }
+	mustStage(t, s, "idle", map[string][]byte{"a.gguf": testBytes(1000, 1)})
+	pinned := mustStage(t, s, "pinned", map[string][]byte{"a.gguf": testBytes(2000, 2)})
+	_, lease, err := stage(s, "used", map[string][]byte{"a.gguf": testBytes(3000, 3)})
+	if err := errors.Join(err, s.SetPin(pinned.Digest, true), s.Trim()); err != nil || left() != "idle pinned used" {
+		t.Fatalf("with room left: %s, %v", left(), err)
+	}
+	s = openStore(t, store.Options{Dir: dir, FreeShare: 1})
+	if err := s.Trim(); err != nil || left() != "pinned used" {
+		t.Errorf("left are %s, %v", left(), err)
+	}
+	mustStage(t, s, "new", map[string][]byte{"a.gguf": testBytes(1000, 4)})
+	mustStage(t, s, "newer", map[string][]byte{"a.gguf": testBytes(1000, 5)})
+	if left() != "newer pinned used" {
+		t.Errorf("after a staging: %s", left())
+	}
+	lease.Release()
+	if err := s.Trim(); err != nil || left() != "pinned" || s.Stats().EvictedBytes != 6000 {
+		t.Errorf("after the end of its use: %s, %+v, %v", left(), s.Stats(), err)
 	}
 }
 

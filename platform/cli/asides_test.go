@@ -148,6 +148,17 @@ func TestCheckGPUs(t *testing.T) {
 	}
 }
 
+// TestUpperCaseExtension: a folder's .YAML files count as its .yaml files do.
+func TestUpperCaseExtension(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "M.YML"), []byte(aModel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit != 0 || !strings.Contains(errs, "1 good") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
+	}
+}
+
 // TestCheckMissingFolder: a source that is not on this machine is a warning.
 func TestCheckMissingFolder(t *testing.T) {
 	folder := t.TempDir()
@@ -160,6 +171,13 @@ func TestCheckMissingFolder(t *testing.T) {
 	if exit != 0 || !strings.Contains(errs, "m.yaml:1: warning: spec.source: "+filepath.Join(folder, "Org/Repo")+" is not on this machine") ||
 		!strings.Contains(errs, "a repository of Hugging Face is hf://ORG/REPO") {
 		t.Errorf("exit %d, %s", exit, errs)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `.\w`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, _ = runCLI(t, Programs{}, nil, "check", file)
+	if !strings.Contains(errs, "(a backslash is part of the name here: leave it out)") {
+		t.Error(errs)
 	}
 }
 

@@ -399,7 +399,8 @@ func (d *doctor) readyAddresses(ctx context.Context, service string) (n int, err
 	return n, nil
 }
 
-const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable); kubectl describe nodes"
+const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable): kubectl describe nodes; " +
+	"a pool that an autoscaler adds nodes to has to keep one, since thaw starts models on nodes that are there"
 
 // nodes lists the cluster's nodes; seen is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {

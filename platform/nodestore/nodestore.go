@@ -55,6 +55,8 @@ type Options struct {
 	Node   string          // name of the node; "": a visitor, which serves no blocks
 	Data   string          // data folder; the store is below it
 	Budget functions.Bytes // bytes; 0: the whole disk but keepFree
+	// KeepPercent of the disk stays free, as far as evicting unused checkpoints goes.
+	KeepPercent int
 	// Peering exchanges blocks with other nodes; nil: none.
 	Peering *Peering
 	// Copies has folders of this machine copied into the store like any other source,
@@ -69,8 +71,8 @@ type Options struct {
 // the same folder open. It creates folders and starts nothing; the caller closes it.
 func Open(o Options) (*Store, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private,
-		Log: o.Log})
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree,
+		FreeShare: float64(o.KeepPercent) / 100, Private: o.Private, Log: o.Log})
 	if err != nil {
 		return nil, storeError(err)
 	}

@@ -92,7 +92,7 @@ func TestInspect(t *testing.T) {
 		{name: "a folder of checkpoints", rank: 8, modules: one, change: func(d string) {
 			os.Mkdir(filepath.Join(d, "checkpoint-600"), 0o755)
 			os.Rename(filepath.Join(d, "adapter_config.json"), filepath.Join(d, "checkpoint-600", "adapter_config.json"))
-		}, err: "no adapter_config.json (name checkpoint-600 below it)"},
+		}, err: "not a LoRA adapter: it has no adapter_config.json (name checkpoint-600 below it)"},
 		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},

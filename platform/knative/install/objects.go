@@ -44,6 +44,7 @@ type Options struct {
 	Warm        string            // engine image for warm hosts; "": none
 	Controller  []string          // further flags of thaw-knative controller
 	Activator   []string          // further flags of thaw-knative activator
+	Loader      []string          // further flags of thaw loader
 	History     string            // PersistentVolumeClaim of the controllers' history; "": in memory
 }
 
@@ -144,6 +145,8 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		}
 	case "thaw-activator":
 		part, more = "activator", toAnyList(o.Activator)
+	case "thaw-loader":
+		part, more = "loader", toAnyList(o.Loader)
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		at := []string{"spec", "template", "spec", list}
