@@ -32,12 +32,14 @@ var textParts = []string{"text_config", "llm_config", "language_config"}
 // usual are the values that transformers' classes have for keys that a configuration leaves out,
 // as those of models that read pictures do.
 var usual = map[string]config{
-	"llama": {"hidden_size": 4096., "intermediate_size": 11008., "num_hidden_layers": 32., "num_attention_heads": 32., "max_position_embeddings": 2048.},
-	"mistral": {"hidden_size": 4096., "intermediate_size": 14336., "num_hidden_layers": 32., "num_attention_heads": 32., "num_key_value_heads": 8.,
-		"max_position_embeddings": 131072.},
+	"llama": {"hidden_size": 4096., "intermediate_size": 11008., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"max_position_embeddings": 2048.},
+	"mistral": {"hidden_size": 4096., "intermediate_size": 14336., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"num_key_value_heads": 8., "max_position_embeddings": 131072.},
 	"gemma": {"head_dim": 256., "max_position_embeddings": 8192.},
-	"gemma3_text": {"hidden_size": 2304., "intermediate_size": 9216., "num_hidden_layers": 26., "num_attention_heads": 8., "num_key_value_heads": 4.,
-		"head_dim": 256., "max_position_embeddings": 131072., "sliding_window": 4096., "sliding_window_pattern": 6., "vocab_size": 262208.},
+	"gemma3_text": {"hidden_size": 2304., "intermediate_size": 9216., "num_hidden_layers": 26., "num_attention_heads": 8.,
+		"num_key_value_heads": 4., "head_dim": 256., "max_position_embeddings": 131072., "sliding_window": 4096.,
+		"sliding_window_pattern": 6., "vocab_size": 262208.},
 	"falcon": {"max_position_embeddings": 2048.},
 }
 
