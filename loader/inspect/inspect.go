@@ -136,7 +136,7 @@ func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, e
 		return Adapter{}, "", err
 	}
 	if _, ok := r.file(adapterName); !ok {
-		fix := "name the folder that PEFT wrote"
+		fix := "name the folder that PEFT wrote; of a GGUF adapter, engine llamacpp and args: [--lora, FILE]"
 		if i := slices.IndexFunc(r.files, func(f source.File) bool { return path.Base(f.Name) == adapterName }); i >= 0 {
 			fix = "name " + functions.Clip(path.Dir(r.files[i].Name)) + " below it"
 		}
