@@ -3,6 +3,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -59,6 +60,13 @@ type Checkpoint struct {
 	reader     *reader
 }
 
+// HasTokenizer reports whether a file by its name is one of a tokenizer.
+func (c *Checkpoint) HasTokenizer() bool {
+	return slices.ContainsFunc(c.reader.names, tokenizerName.MatchString)
+}
+
+var tokenizerName = regexp.MustCompile(`(?i)(?:^|/)(?:[^/]*token|vocab|spiece|sentencepiece|tekken)[^/]*$`)
+
 // ReadFile returns a small file of the source, such as its tokenizer.
 func (c *Checkpoint) ReadFile(name string) ([]byte, error) {
 	f, ok := c.reader.file(name)
@@ -103,6 +111,10 @@ func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
 	}
 	c.Format, c.Left = shape.format, shape.left
 	for _, f := range shape.files {
+		if e, ok := errors.AsType[*source.Error](source.CheckName(f.Name)); ok {
+			e.Fix = "rename it"
+			return nil, r.named(e)
+		}
 		c.Files++
 		c.Stored += f.Size
 	}

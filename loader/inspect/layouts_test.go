@@ -49,6 +49,8 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		"DVC":                        {map[string]string{"model.safetensors.dvc": "x", "config.json": "{}"}, "dvc pull"},
 		"a partial download":         {map[string]string{"model.safetensors.partial": "x", "config.json": "{}"}, "is of a download that has not finished"},
 		"pickles beside ONNX":        {map[string]string{"onnx/model.onnx": "x", "pytorch_model.bin": "x", "config.json": "{}"}, "(save the model as safetensors"},
+		"a name that is refused":     {map[string]string{"m:Q4.gguf": begin}, "holds a backslash or a colon (rename it)"},
+		"a name of a device":         {map[string]string{"NUL.gguf": begin}, "is a device on some systems (rename it)"},
 		"MLX":                        {map[string]string{"config.json": llama, "model.safetensors": namedWeights("model.embed_tokens.weight", "U32")}, "in the format of MLX, which mlx_lm.server reads"},
 		"EXL2":                       {map[string]string{"config.json": llama, "output.safetensors": namedWeights("model.layers.0.mlp.up_proj.q_weight", "I32")}, "in the format of EXL2"},
 		"EXL3 by its configuration":  {map[string]string{"config.json": strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"exl3","bits":3.0},`, 1), "model.safetensors": weights()}, "in the format of EXL3"},
