@@ -104,7 +104,7 @@ func GGUF(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// checkTensors returns an error for a GGUF file that ends before its last tensor begins, or
+// checkTensors returns an error for a GGUF file that ends before its last tensor does, or
 // that is one of several parts by its metadata and not by its name.
 func checkTensors(name string, r io.ReaderAt, size int64) error {
 	m, least, err := gguf.ReadWhole(r, size)
@@ -117,7 +117,7 @@ func checkTensors(name string, r io.ReaderAt, size int64) error {
 	}
 	if size < least {
 		return source.Fail(source.Truncated,
-			fmt.Sprintf("the file has %d bytes and its last tensor begins at %d: it was cut short", size, least-1), "")
+			fmt.Sprintf("the file has %d bytes and its tensors take it to %d at least: it was cut short", size, least), "")
 	}
 	parts := m.Int("split.count")
 	if _, _, of, ok := weightsets.Split(path.Base(name)); parts > 1 && (!ok || of != parts) {
