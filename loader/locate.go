@@ -147,7 +147,9 @@ func MissingFolders(m *functions.Model) (missing []functions.Problem) {
 			return
 		} else if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
 			hint := "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"
-			if strings.ContainsAny(src, `\'"`) {
+			if near := source.NearestPath(folder); near != "" {
+				hint = fmt.Sprintf("there is %q, whose name is written otherwise", near)
+			} else if strings.ContainsAny(src, `\'"`) {
 				hint = "a backslash or a quote is part of the name here: leave it out"
 			}
 			missing = append(missing, functions.Problem{Path: path, Message: folder + " is not on this machine, and a start fails until it is there",

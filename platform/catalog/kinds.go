@@ -141,6 +141,8 @@ type Reader struct {
 	// Plain reports whether the operator allows plain HTTP to the host of a URL; nil: it
 	// is not checked.
 	Plain func(*url.URL) bool
+	// Namespace is that of models whose file names none; "": default.
+	Namespace string
 }
 
 // Decode reads the documents of one file, sets defaults and validates. file is
@@ -235,6 +237,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	switch d.kind {
 	case functions.KindModel:
 		model := functions.NewModel()
+		model.Metadata.Namespace = cmp.Or(d.Namespace, model.Metadata.Namespace)
 		read(&model.Head, model)
 		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
 			model.Spec.Health = functions.DefaultHealth

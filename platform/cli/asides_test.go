@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -176,6 +177,23 @@ func TestCheckMissingFolder(t *testing.T) {
 	}
 	_, errs, _ = runCLI(t, Programs{}, nil, "check", file)
 	if !strings.Contains(errs, "(a backslash or a quote is part of the name here: leave it out)") {
+		t.Error(errs)
+	}
+}
+
+// TestCheckFolderOfAnotherName: a folder whose name differs in capitals is named.
+func TestCheckFolderOfAnotherName(t *testing.T) {
+	folder := t.TempDir()
+	file, there := filepath.Join(folder, "m.yaml"), filepath.Join(folder, "Mode\u0301le")
+	if err := os.Mkdir(there, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(aModel, "az://account/container/model", "./mod\u00e8le", 1)
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "\u00e8", "\u00e9", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, _ := runCLI(t, Programs{}, nil, "check", file)
+	if want := fmt.Sprintf("there is %q, whose name is written otherwise", there); !strings.Contains(errs, want) {
 		t.Error(errs)
 	}
 }

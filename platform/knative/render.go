@@ -341,7 +341,7 @@ func (r *rendering) pod() corev1.PodSpec {
 	}
 	applyPod(&pod, own)
 	c := corev1.Container{
-		Name: "model", Image: r.image(), ImagePullPolicy: corev1.PullIfNotPresent,
+		Name: "model", Image: r.image(),
 		Args:  []string{"runtime"},
 		Env:   r.environment(),
 		Ports: []corev1.ContainerPort{{Name: "http1", ContainerPort: port}},
@@ -366,7 +366,7 @@ func (r *rendering) pod() corev1.PodSpec {
 		install := memoryRequirements(shimMemory)
 		install.Requests[corev1.ResourceCPU] = resource.MustParse("10m") // quotas of processors admit no container without a request
 		pod.InitContainers = []corev1.Container{{
-			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
+			Name: "thaw", Image: r.s.Thaw,
 			Args:            []string{"runtime", "--install", program},
 			Resources:       install,
 			SecurityContext: lockedContext(),

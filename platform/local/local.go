@@ -82,8 +82,10 @@ func New(o Options) (*Local, error) {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	lock := flock.New(filepath.Join(o.Data, "local.lock"))
-	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("local: %s: %w", o.Data, cmp.Or(err, ErrInUse))
+	if ok, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("local: %s cannot be locked: %w (name a folder on a local disk with --data DIR)", o.Data, err)
+	} else if !ok {
+		return nil, fmt.Errorf("local: %s: %w", o.Data, ErrInUse)
 	}
 	l, err := newLocal(o)
 	if err != nil {

@@ -123,7 +123,8 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 	f := cmd.Flags()
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster [KUBECONFIG]")
 	f.StringVar(&c.access.Context, "context", "", "context of that file")
-	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
+	f.StringVarP(&c.namespace, "namespace", "n", "",
+		"namespace, which is the team (default: the file's, else that of the kubeconfig's context)")
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: table, json, yaml, name")
 	f.DurationVar(&c.timeout, "timeout", time.Minute, "longest time the verb may take")
 	if v.flags != nil {
@@ -177,7 +178,11 @@ func (c *command) readModels(ctx context.Context) (settings knative.Settings, mo
 	if settings, err = c.settings(); err != nil || len(c.files) == 0 {
 		return settings, nil, err
 	}
-	if models, err = files.ReadModels(c.In, c.files, teamHint); err == nil {
+	namespace := ""
+	if c.namespace == "" {
+		namespace = knative.ContextNamespace(c.access)
+	}
+	if models, err = files.ReadModels(c.In, c.files, namespace, teamHint); err == nil {
 		_, err = c.rendered(ctx, settings, models, nil)
 	}
 	return settings, models, err

@@ -21,9 +21,8 @@ var advices = []struct {
 	{regexp.MustCompile(`(?i)(?:memory|cache)\b.*(?:gpu[ _]memory[ _]utiliz|--mem-fraction-static)`), shareAdvice + "; " + needLess},
 	{regexp.MustCompile(`^out of GPU memory|too little memory for the KV cache|ErrorOutOfDeviceMemory|allocate (?:\w+ )?buffer|memory allocation .*failed`), needLess},
 	{regexp.MustCompile(`(?i)no kernel image|HIP error: invalid device function|not supported in this architecture|unsupported gpu arch|option 'gpu-name'|unsupported toolchain|compute capability below`), "this build of the engine does not know the GPU, or its driver is too old: install the build that is made for them"},
-	{regexp.MustCompile(`is not supported \(known: |quantized weights are not supported|has neither model\.safetensors nor`), "engine: vllm or another engine may read it; ember reads Llama and Qwen2 in model.safetensors or its shards"},
 	{regexp.MustCompile(`[^_]config\.json: no such file|(?:not appear to have a file named|No such file or directory: '[^']*)[ /]config\.json`), "copy config.json and the tokenizer beside the weights, or name the folder that has them as the source"},
-	{regexp.MustCompile(`tokenizer\.json: no such file`), "copy the model's tokenizer.json beside its config.json"},
+	{regexp.MustCompile(`^checkpoint: `), "where the file is at fault, mend it or copy it again; where ember lacks support, engine: vllm or another may have it"}, // ember's
 	{regexp.MustCompile(`(?i)unknown model architecture|recognize this architecture|architectures? .*not supported|unsupported (?:model|architecture)|untagged enum|unknown pre-tokenizer|missing tensor|wrong number of tensors|unknown variant|no module or parameter named|rope_scaling|Tokenizer class \S+ does not exist|has wrong shape|Model type \S+ not supported`), "where the model is newer than the engine, a newer engine takes it"},
 	{regexp.MustCompile(`(?:lib[\w.+-]+\.so[\w.]*|shared libraries): .*cannot open shared object`), "install the library, or name its folder as LD_LIBRARY_PATH in env"},
 	{regexp.MustCompile(`GLIBC\w*_[\d.]+' not found`), "the engine is built for a newer system than this: install a build for this one"},

@@ -42,6 +42,7 @@ type boot struct {
 	limit      *time.Timer          // the start's deadline; stopped while rest is awaited
 
 	listeningAt, healthyAt time.Time // zero before
+	note, elsewhere        string    // the start's note, and in its place at which other addresses the engine listens
 	gotToken               bool
 }
 
@@ -49,7 +50,7 @@ type boot struct {
 // if its port was taken.
 func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, again state) state {
 	b := &boot{
-		r: r, began: began, again: again, notices: notices,
+		r: r, began: began, again: again, notices: notices, note: r.report.now.StartNote,
 		events: make(chan bootEvent, 4), lines: make(chan line, 64),
 		steps: engine.NewSteps(r.o.Spec.Engine, began), limit: time.NewTimer(time.Until(deadline)),
 	}
@@ -74,9 +75,13 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		defer t.Stop()
 		report = t.C
 	}
+	look := time.NewTicker(elsewhereEvery)
+	defer look.Stop()
 	for {
 		var next state
 		select {
+		case <-look.C:
+			b.findElsewhere()
 		case n, ok := <-b.notices:
 			b.onNotice(n, ok)
 		case e := <-b.events:
@@ -113,9 +118,35 @@ func (b *boot) listening(at time.Time) {
 		return
 	}
 	b.listeningAt = at
+	b.noteElsewhere("")
 	if !b.logSteps {
 		b.r.report.addPhase(functions.PhaseSpawn, b.began, at)
 	}
+}
+
+// findElsewhere notes at which addresses an engine of a model file's own command listens while it does
+// not at the one it was given.
+func (b *boot) findElsewhere() {
+	r := b.r
+	if !b.listeningAt.IsZero() || r.o.Spec.Engine != functions.EngineCommand {
+		return
+	}
+	note := ""
+	if at := supervisor.Listening(r.process.child.PID); len(at) > 0 {
+		note = fmt.Sprintf("so far it listens on %s, and not on %s, which it was given as its address "+
+			"({port} in args; localhost may be ::1 alone)",
+			strings.Join(at[:min(len(at), 4)], ", "), strings.TrimPrefix(r.report.now.Endpoint, "http://"))
+	}
+	b.noteElsewhere(note)
+}
+
+// noteElsewhere shows a note of findElsewhere, or the note from before without one.
+func (b *boot) noteElsewhere(note string) {
+	if note == b.elsewhere {
+		return
+	}
+	b.r.report.now.StartNote, b.elsewhere = cmp.Or(note, b.note), note
+	b.r.report.notify()
 }
 
 // healthy records that the engine serves; what is left is its first token.
@@ -268,6 +299,9 @@ func (b *boot) onDeadline(ctx context.Context) state {
 	bound, deadline := r.o.Spec.Deadlines.Start, "start"
 	if r.report.adopted && time.Since(b.began) > bound.Std() {
 		bound, deadline = r.o.Spec.Deadlines.FirstToken, "firstToken"
+	}
+	if b.elsewhere != "" {
+		answer = b.elsewhere
 	}
 	cause := r.rootCause(r.process.tail(r.process.kill(ctx)), answer)
 	if !strings.HasPrefix(cause, answer) {

@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 
 // fakeEngine is a small true engine: it listens, loads, answers with tokens
 // and counts them. Modes: slow=DUR crash=TEXT exit=TEXT stubborn deaf fork
-// chat nohealth plain (no metrics).
+// chat nohealth plain (no metrics) first=HOST (listens there until a connection arrives).
 func fakeEngine(port, name string, modes []string) int {
 	mode := map[string]string{}
 	for _, m := range modes {
@@ -73,6 +73,15 @@ func fakeEngine(port, name string, modes []string) int {
 	if t, ok := mode["exit"]; ok {
 		fmt.Fprintln(os.Stderr, t)
 		return 1
+	}
+	if other := mode["first"]; other != "" {
+		elsewhere, err := net.Listen("tcp", net.JoinHostPort(other, port))
+		if err != nil {
+			return 3
+		}
+		if _, err := elsewhere.Accept(); err != nil {
+			return 3
+		}
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {

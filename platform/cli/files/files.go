@@ -121,8 +121,9 @@ func listFiles(paths []string) ([]string, error) {
 // ReadModels decodes the models of files and folders. All problems of all files
 // are reported at once. It is for clusters, which have models alone: a team among them is
 // refused with teamHint, as are other kinds and an empty list.
-func ReadModels(stdin io.Reader, paths []string, teamHint string) ([]*functions.Model, error) {
-	docs, _, err := Read(stdin, catalog.Reader{}, paths, false)
+// Models without a namespace get the given one, or default.
+func ReadModels(stdin io.Reader, paths []string, namespace, teamHint string) ([]*functions.Model, error) {
+	docs, _, err := Read(stdin, catalog.Reader{Namespace: namespace}, paths, false)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,30 @@ func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
 	return into
 }
 
+// TestPullPolicy: no container names a pull policy, so that Kubernetes pulls the tag latest
+// anew and any other once. A fixed policy would leave nodes with different programs under
+// one moving tag.
+func TestPullPolicy(t *testing.T) {
+	containers := 0
+	for _, x := range objects(t, Options{Image: "example.com/thaw:latest", Warm: "example.com/vllm:latest"}) {
+		var pod corev1.PodSpec
+		switch x.GetKind() {
+		case "Deployment":
+			pod = as[appsv1.Deployment](t, x).Spec.Template.Spec
+		case "DaemonSet":
+			pod = as[appsv1.DaemonSet](t, x).Spec.Template.Spec
+		}
+		for _, c := range append(pod.InitContainers, pod.Containers...) {
+			if containers++; c.ImagePullPolicy != "" {
+				t.Errorf("%s, container %s: imagePullPolicy: %s", Name(x), c.Name, c.ImagePullPolicy)
+			}
+		}
+	}
+	if containers < 6 {
+		t.Errorf("only %d containers seen", containers)
+	}
+}
+
 // TestKinds: every object has a known kind and known fields, and none is a Secret.
 func TestKinds(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
