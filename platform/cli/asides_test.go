@@ -172,7 +172,7 @@ func TestCheckMissingFolder(t *testing.T) {
 		!strings.Contains(errs, "a repository of Hugging Face is hf://ORG/REPO") {
 		t.Errorf("exit %d, %s", exit, errs)
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `"'./w'"`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `'.\w'`, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, errs, _ = runCLI(t, Programs{}, nil, "check", file)
