@@ -68,6 +68,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
+	stdin = kit.Interruptible(ctx, stdin)
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
 	out := &checkedOutput{Writer: stdout}
 	c.Out = out

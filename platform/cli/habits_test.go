@@ -228,6 +228,32 @@ func TestFormsOfOutput(t *testing.T) {
 	}
 }
 
+// waitingInput is a standard input on which nothing comes; asked is closed by the first Read.
+type waitingInput struct{ asked, end chan struct{} }
+
+func (w waitingInput) Read([]byte) (int, error) {
+	close(w.asked)
+	<-w.end
+	return 0, io.EOF
+}
+
+// TestInterruptWhileInputIsAwaited: one interrupt ends a verb that waits for standard input.
+func TestInterruptWhileInputIsAwaited(t *testing.T) {
+	for _, args := range []string{"check -", "deploy -f -", "run default/tiny -", "route -f -"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		in := waitingInput{make(chan struct{}), make(chan struct{})}
+		go func() {
+			<-in.asked
+			cancel()
+		}()
+		exit := Main(ctx, append(strings.Fields(args), "--server", "127.0.0.1:1"), in, io.Discard, io.Discard,
+			Programs{Getenv: func(string) string { return "" }})
+		if close(in.end); exit != kit.ExitInterrupted {
+			t.Errorf("%s: exit %d", args, exit)
+		}
+	}
+}
+
 // TestServerWithV1: the address that clients of the OpenAI API are given is one of a server, too.
 func TestServerWithV1(t *testing.T) {
 	var paths []string
