@@ -42,7 +42,7 @@ type interruptible struct {
 // standard input. Input that comes later is lost.
 func Interruptible(ctx context.Context, in io.Reader) io.Reader { return interruptible{in, ctx.Done()} }
 
-func (r interruptible) Read(b []byte) (int, error) {
+func (i interruptible) Read(b []byte) (int, error) {
 	type result struct {
 		text []byte
 		err  error
@@ -50,13 +50,13 @@ func (r interruptible) Read(b []byte) (int, error) {
 	read := make(chan result, 1)
 	text := make([]byte, len(b)) // b is the caller's again once Read has returned
 	go func() {
-		n, err := r.in.Read(text)
+		n, err := i.in.Read(text)
 		read <- result{text[:n], err}
 	}()
 	select {
 	case got := <-read:
 		return copy(b, got.text), got.err
-	case <-r.done:
+	case <-i.done:
 		return 0, context.Canceled
 	}
 }
