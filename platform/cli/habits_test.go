@@ -254,6 +254,15 @@ func TestInterruptWhileInputIsAwaited(t *testing.T) {
 	}
 }
 
+// TestWakeOfAFailedModel: it is asked to start, and the start that failed before is told.
+func TestWakeOfAFailedModel(t *testing.T) {
+	s := start(t)
+	out, errs, exit := s.thaw(t, "", "wake", "ml/broken")
+	if exit != 0 || out != "ml/broken failed\n" || !strings.Contains(errs, "its last start failed, which thaw describe ml/broken explains") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
+	}
+}
+
 // TestServerWithV1: the address that clients of the OpenAI API are given is one of a server, too.
 func TestServerWithV1(t *testing.T) {
 	var paths []string
