@@ -355,6 +355,8 @@ func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructF
 		return hint
 	case strings.HasPrefix(key, "//"):
 		return "a comment begins with #"
+	case path == "apiVersion":
+		return "the folder --functions has the files of models"
 	case path == "metadata.team":
 		return "the team is metadata.namespace"
 	}
@@ -366,6 +368,7 @@ var hintsOfPaths = map[string]string{
 	"spec.engine":         "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too",
 	"spec.health":         "a path that the engine answers to GET when it is ready, such as health: /health",
 	"spec.source":         "one folder, repository or bucket, such as source: hf://ORG/REPO",
+	"spec.weights":        "one pattern, such as weights: \"*Q4_K_M*\"",
 	"spec.resources.gpus": "how many whole GPUs, such as gpus: 1; thaw chooses which",
 }
 

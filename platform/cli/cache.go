@@ -88,9 +88,6 @@ func (w weightVerbs) withStores(node *string,
 		if *node != "" {
 			return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 		}
-		if err := w.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
 		return w.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error {
 			change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
 				return []string{""}, s.ChangeCheckpoint(ctx, digest, act)

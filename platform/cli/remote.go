@@ -222,9 +222,6 @@ type verbBody = func(cmd *cobra.Command, args []string) error
 // which --timeout overrides; 0 is none.
 func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := c.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
 		cl, err := c.client()
 		if err != nil {
 			return err

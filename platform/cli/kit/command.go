@@ -86,30 +86,24 @@ func checkDashes(root *Command, args []string) error {
 	if err != nil || cmd.DisableFlagParsing || len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		return nil
 	}
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	for _, f := range []*FlagSet{cmd.Flags(), cmd.InheritedFlags(), cmd.PersistentFlags()} {
-		all.AddFlagSet(f)
-	}
-	names := []string{"help"}
-	if cmd == root {
-		names = append(names, "version")
-	}
-	all.VisitAll(func(f *Flag) { names = append(names, f.Name) })
-	takesValue := func(f *Flag) bool { return f != nil && f.NoOptDefVal == "" }
-	wantsMore := func(word string) bool {
-		name, long := strings.CutPrefix(word, "--")
-		return long && takesValue(all.Lookup(name)) || !long && len(word) == 2 && word[0] == '-' && takesValue(all.ShorthandLookup(word[1:]))
+	all, names := flagsOf(cmd)
+	wantsValue := func(word string) bool { // the flag of word, in the argument behind it
+		f := all.Lookup(strings.TrimPrefix(word, "--"))
+		if len(word) == 2 {
+			f = all.ShorthandLookup(word[1:])
+		}
+		return f != nil && word[0] == '-' && f.NoOptDefVal == ""
 	}
 	for i, word := range args {
 		if word == "--" {
 			break
 		}
 		name, value, has := strings.Cut(strings.TrimPrefix(word, "-"), "=")
-		if len(name) < 3 || word[0] != '-' || word[1] == '-' || i > 0 && wantsMore(args[i-1]) {
+		if len(name) < 3 || word[0] != '-' || word[1] == '-' || i > 0 && wantsValue(args[i-1]) {
 			continue
 		}
 		near := functions.Filter(names, func(long string) bool { return strings.HasPrefix(long, name) })
-		if len(near) == 0 && !takesValue(all.ShorthandLookup(name[:1])) {
+		if len(near) == 0 && !wantsValue("-"+name[:1]) {
 			near = functions.Nearest(name, names, 1)
 		}
 		if len(near) == 0 {
@@ -122,6 +116,19 @@ func checkDashes(root *Command, args []string) error {
 		return Usage("did you mean --"+meant+"?", "%s has one dash: a flag of more than one letter has two", functions.Clip(word))
 	}
 	return nil
+}
+
+// flagsOf returns the flags of a verb, those of all verbs too, and their names.
+func flagsOf(cmd *Command) (all *FlagSet, names []string) {
+	all, names = pflag.NewFlagSet("", pflag.ContinueOnError), []string{"help"}
+	if !cmd.HasParent() {
+		names = append(names, "version")
+	}
+	for _, f := range []*FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		all.AddFlagSet(f)
+	}
+	all.VisitAll(func(f *Flag) { names = append(names, f.Name) })
+	return all, names
 }
 
 // HideInherited leaves the flags of all verbs out of the help of cmd, a verb that
@@ -171,10 +178,7 @@ func flagError(cmd *Command, err error) error {
 	}
 	hint := cmd.CommandPath() + " --help lists the flags"
 	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
-		var names []string
-		for _, f := range []*FlagSet{cmd.Flags(), cmd.InheritedFlags()} {
-			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
-		}
+		_, names := flagsOf(cmd)
 		if near := functions.Nearest(word, names, 1); len(near) > 0 {
 			hint = "did you mean --" + near[0] + "?"
 		}
