@@ -148,6 +148,7 @@ func TestValues(t *testing.T) {
 	}{
 		{"image", "image: {repository: example.com/thaw, tag: '2'}", "DaemonSet thaw-system/thaw-loader", []string{"image: example.com/thaw:2"}, []string{"thaw-dev"}},
 		{"digest", "image: {digest: 'sha256:" + strings.Repeat("a", 64) + "', pullPolicy: Always, pullSecrets: [{name: mine}]}", "Deployment thaw-system/thaw-controller", []string{"image: thaw-dev/thaw@sha256:" + strings.Repeat("a", 64), "imagePullPolicy: Always", "- name: mine"}, nil},
+		{"a dependency of another chart", "global: {imageRegistry: r}\nenabled: true", "DaemonSet thaw-system/thaw-loader", []string{"image: thaw-dev/thaw:dev"}, nil},
 		{"a moving tag", "image: {tag: latest}", "DaemonSet thaw-system/thaw-loader", []string{"image: thaw-dev/thaw:latest"}, []string{"imagePullPolicy"}},
 		{"all nodes", "loader: {nodeSelector: null}", "DaemonSet thaw-system/thaw-loader", nil, []string{"nodeSelector"}},
 		{"a pool", "loader: {nodeSelector: {nvidia.com/gpu.present: null, agentpool: gpu}, store: /mnt/thaw, priorityClassName: " +
