@@ -24,6 +24,8 @@ func (p *proxyRequest) reportFailure(err error, began bool, now time.Time) *open
 	var frame *answer.EngineError
 	if began && !errors.As(err, &frame) {
 		problem, kind, e = answer.DescribeBreak(err)
+	} else if kind == "hung" && p.req.stream {
+		e.Message += " It was silent for longer than deadlines.firstToken of the model file."
 	}
 	p.a.metricsOf(p.req.fn).CountFailure(kind, 1)
 	broken := !errors.As(err, &frame) || frame.IsDead() // else it may have failed over this request alone

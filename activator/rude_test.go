@@ -162,6 +162,7 @@ func TestSilenceOfFinished(t *testing.T) {
 		"a message":            {"/v1/messages", streamRequest, rude.Answer{head, {Chunk: stopped}, hang}, stopped + stop, answer.FinishedIdle},
 		"a message that stops": {"/v1/messages", streamRequest, rude.Answer{head, {Chunk: stopped + stop}, hang}, stopped + stop, answer.FinishedIdle},
 		"of several":           {chat, strings.Replace(streamRequest, `"stream"`, `"n":2,"stream"`, 1), rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + end}, {Write: "0\r\n\r\n"}}, other + end, 30 * time.Second},
+		"of several prompts":   {"/v1/completions", `{"model":"tiny","prompt":["x","y"],"stream":true}`, rude.Answer{head, {Chunk: one}, {Pause: 30 * time.Second, Chunk: other + end}, {Write: "0\r\n\r\n"}}, other + end, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	maxSessions = 4096 // of each half of a memory
@@ -14,6 +17,7 @@ const (
 	NotMoved       Moved = ""
 	MovedGone      Moved = "gone"      // it has ended or failed
 	MovedSaturated Moved = "saturated" // it has no free slot, or is clearly busier than another
+	MovedAdapter   Moved = "adapter"   // the request's adapter is not loaded there, but at another
 )
 
 // sessions remembers the replica that served each session last, whose engine has the
@@ -59,9 +63,13 @@ func (q *Queue) remember(req *Request, r *replica, now time.Time) {
 		return
 	}
 	if last := q.sessions.find(req.Key, now); last != "" && last != r.Replica.ID {
-		req.Moved = MovedSaturated
-		if at := findReplica(q.replicas, last); at == nil || !at.usable(now) || last == req.FailedReplica {
+		switch at := findReplica(q.replicas, last); {
+		case at == nil || !at.usable(now) || last == req.FailedReplica:
 			req.Moved = MovedGone
+		case slices.Contains(r.Replica.Adapters, req.Adapter) && !slices.Contains(at.Replica.Adapters, req.Adapter):
+			req.Moved = MovedAdapter
+		default:
+			req.Moved = MovedSaturated
 		}
 	}
 	q.sessions.store(req.Key, r.Replica.ID, now)

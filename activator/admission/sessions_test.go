@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/thaw-dev/thaw/activator/snapshot"
 )
 
 // TestSessions: a session's requests go to the replica that served it last, also where its
@@ -53,6 +55,30 @@ func TestSessions(t *testing.T) {
 		}
 		r.Leave(t0)
 		visit("b", NotMoved)
+	}
+}
+
+// TestSessionFollowsItsAdapter: a session goes where the request's adapter is loaded, and its last
+// replica is not called saturated.
+func TestSessionFollowsItsAdapter(t *testing.T) {
+	with := func(id string, adapters ...string) snapshot.Replica {
+		r := replicaOf(id, 8)
+		r.Adapters = adapters
+		return r
+	}
+	q := &Queue{}
+	request := Request{Key: 7, Session: true, Adapter: "x"}
+	for _, step := range []struct {
+		a, b  []string
+		at    string
+		moved Moved
+	}{{[]string{"x"}, nil, "a", NotMoved}, {[]string{"y"}, []string{"x"}, "b", MovedAdapter}, {[]string{"x"}, []string{"x"}, "b", NotMoved}} {
+		publish(q, t0, with("a", step.a...), with("b", step.b...))
+		r, id := admitted(q, request, t0)
+		if id != step.at || r.Moved != step.moved {
+			t.Errorf("at %s, moved %q; want %+v", id, r.Moved, step)
+		}
+		r.Leave(t0)
 	}
 }
 

@@ -96,8 +96,11 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 func (c *conn) checkHead() *openai.Error {
 	h, q := &c.head, &c.req
 	if h.upgrade && !(h.webSocket && q.Method == "GET" && c.s.o.Upgrades != nil && c.s.o.Upgrades(q.Path)) {
-		return openai.New(openai.InvalidRequest,
-			"Upgrades are not served on this connection: send the request with POST, and \"stream\": true for events.")
+		text := "Upgrades are not served at this path: send the request with POST, and \"stream\": true for events."
+		if h.webSocket && c.s.o.Upgrades != nil {
+			text += " WebSockets are at /ws/CLIENT_ID alone."
+		}
+		return openai.New(openai.InvalidRequest, text)
 	}
 	if c.slot.place == beyond && (!isHealthPath(q.Path) || h.chunked || h.length > 0) {
 		return addressFull()

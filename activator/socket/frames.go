@@ -85,7 +85,7 @@ type (
 		Model   string `json:"model"`
 		Cold    bool   `json:"cold"`
 		ETA     int    `json:"eta_s,omitzero"`
-		Moved   string `json:"moved,omitempty"` // why it is another replica than the session's last: gone or saturated
+		Moved   string `json:"moved,omitempty"` // why it is another replica than the session's last: an admission.Moved
 	}
 	progressFrame struct {
 		Type     string `json:"type"` // progress

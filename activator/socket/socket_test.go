@@ -92,7 +92,7 @@ func TestHandshake(t *testing.T) {
 		{"/ws/me", []string{"Authorization", "Bearer " + key, "Origin", "app://x"}, nil, 101, ""},
 		{"/ws/me?router=default%2Fauto", []string{"X-Api-Key", key}, nil, 101, ""},
 		{"/ws/me", nil, []string{"thaw.v1", "thaw.key." + key}, 101, ""},
-		{"/v1/realtime", []string{"Authorization", "Bearer " + key}, nil, 400, "Upgrades are not served"},
+		{"/v1/realtime", []string{"Authorization", "Bearer " + key}, nil, 400, "WebSockets are at /ws/CLIENT_ID alone."},
 	} {
 		head := http.Header{}
 		for i := 0; i+1 < len(c.head); i += 2 {

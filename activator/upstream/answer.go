@@ -57,7 +57,7 @@ func (a *answer) longLine(l []byte) ([]byte, error) {
 	for {
 		whole = append(whole, l...)
 		if len(whole) > a.maxHead {
-			return nil, protocolError("a line is too long")
+			return nil, protocolError("the line %.40q has more than %d bytes", whole, a.maxHead)
 		}
 		var err error
 		if l, err = a.in.ReadSlice('\n'); err == nil {
@@ -152,7 +152,7 @@ func (a *answer) readOneHead(res *Response) error {
 			break
 		}
 		if size += len(l) + 2; size > a.maxHead || len(a.spans) == 128 {
-			return protocolError("its head is too large")
+			return protocolError("its head has more than %d bytes or 128 fields", a.maxHead)
 		}
 		colon := bytes.IndexByte(l, ':')
 		if colon <= 0 {

@@ -60,9 +60,10 @@ func TestDefaults(t *testing.T) {
 			const begin, end = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: ", "\r\n\r\n"
 			return begin + strings.Repeat("y", size-len(begin)-len(end)) + end
 		}
-		for size, fits := range map[int]bool{32 << 10: true, 33 << 10: false} {
+		for size, fits := range map[int]bool{32 << 10: true, 33 << 10: false, 70 << 10: false} {
 			answer = head(size)
-			if err := ask(); (err == nil) != fits || !fits && !errors.Is(err, ErrProtocol) {
+			if err := ask(); (err == nil) != fits || !fits && (!errors.Is(err, ErrProtocol) ||
+				!strings.Contains(err.Error(), "more than 32768 bytes")) {
 				t.Errorf("a head of %d bytes: %v", size, err)
 			}
 		}

@@ -145,7 +145,7 @@ func FuzzBounds(f *testing.F) {
 			}
 			return
 		}
-		if e.N < 1 || e.N > MaxN || e.MaxTokens < 0 {
+		if e.N < 1 || e.N > MaxN*max(1, e.Messages) || e.MaxTokens < 0 {
 			t.Fatalf("%+v", e)
 		}
 	})

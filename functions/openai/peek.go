@@ -27,7 +27,7 @@ type Envelope struct {
 	Stream       bool
 	IncludeUsage bool  // stream_options.include_usage
 	MaxTokens    int64 // max_completion_tokens, else max_output_tokens, else max_tokens; 0: not set
-	N            int   // 1 when absent
+	N            int   // how many choices are asked for: n for each prompt
 	Messages     int   // elements of messages, input or prompt when that is an array, else 1; 0: none of them
 	PromptBytes  int   // bytes of that value, as encoded in the body
 
@@ -63,7 +63,7 @@ func PeekUnnamed(body []byte) (Envelope, error) { return peekBody(body, true, Ma
 
 func peekBody(body []byte, unnamed bool, maxKeys int) (Envelope, error) {
 	p := peeker{b: body, unnamed: unnamed, maxKeys: maxKeys}
-	p.env.N = 1
+	p.env.N, p.prompts = 1, 1
 	if err := p.run(); err != nil {
 		return Envelope{}, err
 	}
@@ -76,6 +76,7 @@ func peekBody(body []byte, unnamed bool, maxKeys int) (Envelope, error) {
 type peeker struct {
 	b       []byte
 	unnamed bool
+	prompts int
 	maxKeys int
 	keys    [16][]byte // top-level keys so far, unescaped; more go to over
 	over    [][]byte
@@ -268,7 +269,7 @@ func (p *peeker) note(key []byte, at span, count int) error {
 				return err
 			}
 			n, _ := parseWhole(v)
-			p.env.N = int(n)
+			p.env.N = int(n) * p.prompts
 		}
 	case "user":
 		if v[0] == '"' && len(v) <= MaxName {
@@ -281,6 +282,10 @@ func (p *peeker) note(key []byte, at span, count int) error {
 		}
 		if v[0] != '[' {
 			count = 1
+		}
+		if string(key) == "prompt" && count > 1 && strings.IndexByte(`"[`, v[skipSpace(v, 1)]) >= 0 { // not one of token ids
+			p.prompts = count
+			p.env.N *= count
 		}
 		if string(v) != "null" {
 			p.env.Messages += count

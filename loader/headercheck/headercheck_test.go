@@ -284,6 +284,34 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s: %v", have, err)
 		}
 	}
+	// Names that look the same, and names that a system without capitals changed.
+	for _, tc := range []struct{ named, have, want, fix string }{
+		{"mod\u00e9le-1.safetensors", "mode\u0301le-1.safetensors", "differs in its Unicode form alone", "NFC: convmv -f utf8 -t utf8 --nfc "},
+		{"mode\u0301le-1.safetensors", "mod\u00e9le-1.safetensors", "differs in its Unicode form alone", "NFD: convmv -f utf8 -t utf8 --nfd "},
+		{"M-1.safetensors", "m-1.safetensors", "the first is M-1.safetensors, while m-1.safetensors is there", "rename the files as the index writes them"},
+		{"m-1.safetensors", "x/m-1.safetensors", "the first is m-1.safetensors (", "copy the missing files beside it"},
+	} {
+		index := fmt.Appendf(nil, `{"weight_map":{"a":%q,"b":"c.safetensors"}}`, tc.named)
+		_, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), []string{"c.safetensors", tc.have})
+		if source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.fix) {
+			t.Errorf("%q beside %q: %v", tc.named, tc.have, err)
+		}
+	}
+	for named, want := range map[string]string{
+		`"/data/m-1.safetensors"`: `for "a.weight": file name "/data/m-1.safetensors" is absolute`, `null`: `for "a.weight": file name "" is empty`,
+		`"../m-1.safetensors"`: `for "a.weight": file name "../m-1.safetensors" does not name one file below its folder`} {
+		index := `{"weight_map":{"a.weight":` + named + `,"b":"c.safetensors"}}`
+		_, err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(index), int64(len(index)), []string{"c.safetensors"})
+		if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "copy the index again") {
+			t.Errorf("%s: %v", named, err)
+		}
+	}
+	// Another set lies there, whole.
+	if _, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+		[]string{"x-00001-of-00001.safetensors"}); err == nil || !strings.Contains(err.Error(), "remove the index") {
+		t.Error(err)
+	}
 	dotted := []byte(`{"weight_map":{"a":"./m-1.safetensors","b":"m-2.safetensors"}}`)
 	if got, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(dotted), int64(len(dotted)),
 		[]string{"m-1.safetensors", "m-2.safetensors"}); err != nil || len(got) != 2 || got[0] != "m-1.safetensors" {

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/thaw-dev/thaw/functions/gguf"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
@@ -169,13 +171,16 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, e
 	}
 	for tensor, file := range doc.Map { // Python joins the paths
 		doc.Map[tensor] = strings.TrimPrefix(file, "./")
+		if err := source.CheckName(doc.Map[tensor]); err != nil {
+			e := source.Fail(source.KindOf(err), fmt.Sprintf("weight_map has for %.80q", tensor), "write the names of the shards beside it there, "+
+				"or copy the index again")
+			e.Err = err
+			return nil, e
+		}
 	}
 	shards := slices.Compact(slices.Sorted(maps.Values(doc.Map)))
 	var missing []string
 	for _, s := range shards {
-		if err := source.CheckName(s); err != nil {
-			return nil, err
-		}
 		if !slices.Contains(have, path.Join(path.Dir(index), s)) {
 			missing = append(missing, s)
 		}
@@ -185,9 +190,27 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, e
 	if len(missing) == 0 || len(missing) == len(shards) && whole {
 		return shards, nil
 	}
-	return nil, &source.Error{Kind: source.Missing,
-		Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
-		Fix:    "copy the missing files beside it"}
+	e := source.Fail(source.Missing, fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing),
+		missing[0]), "copy the missing files beside it")
+	if len(missing) == len(shards) && len(have) > 0 {
+		e.Fix += "; where the shards that are there are all of the model, remove the index"
+	}
+	want := norm.NFC.String(path.Join(path.Dir(index), missing[0]))
+	for _, name := range have {
+		switch composed := norm.NFC.String(name); {
+		case composed == want:
+			form := "NFC"
+			if !norm.NFC.IsNormalString(missing[0]) {
+				form = "NFD"
+			}
+			e.Detail += ", while a name is there that differs in its Unicode form alone"
+			e.Fix = fmt.Sprintf("rename the files to the form of the index, %s: convmv -f utf8 -t utf8 --%s -r --notest FOLDER", form,
+				strings.ToLower(form))
+		case strings.EqualFold(composed, want):
+			e.Detail, e.Fix = e.Detail+", while "+name+" is there", "rename the files as the index writes them"
+		}
+	}
+	return nil, e
 }
 
 func IsIndex(name string) bool { return strings.HasSuffix(name, ".safetensors.index.json") }

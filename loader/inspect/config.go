@@ -2,13 +2,11 @@ package inspect
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -91,8 +89,8 @@ func parseConfig(raw []byte) (facts, error) {
 		return f, &source.Error{Kind: source.Refused, File: configName, Detail: fmt.Sprintf(format, args...), Fix: byHand}
 	}
 	var top config
-	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
-		return f, notObject(configName, raw, err)
+	if err := decode(configName, raw, &top); err != nil {
+		return f, err
 	}
 	c := top
 	for _, k := range textParts {
@@ -112,8 +110,9 @@ func parseConfig(raw []byte) (facts, error) {
 		return refuse("names neither architectures nor a model_type, so what the model is cannot be known")
 	}
 	f.kind = kindOf(f.architecture, modelType)
+	f.architecture = cmp.Or(f.architecture, modelType)
 	if f.kind == "" || top["is_encoder_decoder"] == true && f.kind != Listens {
-		return refuse("the architecture %q is none that thaw knows", functions.Clip(cmp.Or(f.architecture, modelType)))
+		return refuse("the architecture %q is none that thaw knows", functions.Clip(f.architecture))
 	}
 	f.dtype = cmp.Or(c.text("torch_dtype"), c.text("dtype"), top.text("torch_dtype"), top.text("dtype"))
 	f.quantization = quantizationOf(top, c)
@@ -127,9 +126,14 @@ func parseConfig(raw []byte) (facts, error) {
 	m.Media = len(top.part("vision_config")) > 0 || len(top.part("audio_config")) > 0 || len(top.part("thinker_config")) > 0 ||
 		f.kind == Listens
 	m.Context, f.contextFrom = contextOf(c)
-	if m.Hidden == 0 || m.Heads == 0 || c.layers() == 0 {
-		return refuse("the architecture %q names no number of layers, heads or hidden size under a name that thaw knows",
-			functions.Clip(f.architecture))
+	for _, size := range []struct {
+		n    int
+		what string
+	}{{c.layers(), "num_hidden_layers"}, {m.Heads, "num_attention_heads"}, {m.Hidden, "hidden_size"}} {
+		if size.n == 0 {
+			return refuse("the architecture %q names no number above 0 as %s, or under another name that thaw knows", functions.Clip(f.architecture),
+				size.what)
+		}
 	}
 	switch {
 	case f.kind == Listens:
@@ -139,7 +143,8 @@ func parseConfig(raw []byte) (facts, error) {
 		m.Cache, f.latent = cacheOf(c, m.Hidden, m.Heads)
 	}
 	if m.Context == 0 {
-		return refuse("the architecture %q names no longest context under a name that thaw knows", functions.Clip(f.architecture))
+		return refuse("the architecture %q names no longest context: no number above 0 as max_position_embeddings, or under another name "+
+			"that thaw knows", functions.Clip(f.architecture))
 	}
 	return f, nil
 }

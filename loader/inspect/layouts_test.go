@@ -2,10 +2,17 @@ package inspect
 
 import (
 	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/thaw-dev/thaw/functions/sizing"
+	"github.com/thaw-dev/thaw/loader"
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/loader/source/dir"
 )
 
 // TestLayoutsThatAreNoModel: what lies in place of a model, or beside it, is named with the way
@@ -29,6 +36,16 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		"a pipeline of diffusers":    {map[string]string{"model_index.json": "{}", "unet/diffusion_pytorch_model.safetensors": "x"}, "pipeline of diffusers"},
 		"quantisations in folders":   {map[string]string{"Q4_K_M/m-Q4_K_M.gguf": begin, "Q8_0/m-Q8_0.gguf": begin}, "weights: PATTERN"},
 		"two safetensors":            {map[string]string{"config.json": "{}", "model.safetensors": "x", "model.fp16.safetensors": "x"}, "exclude: [NAME]"},
+		"Meta's layout":              {map[string]string{"consolidated.00.pth": "x", "params.json": "{}"}, "convert_llama_weights_to_hf.py"},
+		"DeepSpeed":                  {map[string]string{"config.json": "{}", "global_step6/mp_rank_00_model_states.pt": "x", "zero_to_fp32.py": "x"}, "joined by the zero_to_fp32.py beside it"},
+		"FSDP":                       {map[string]string{"pytorch_model_fsdp_0/__0_0.distcp": "x"}, "accelerate merge-weights pytorch_model_fsdp_0 OUT"},
+		"a renamed config":           {map[string]string{"config (1).json": "{}", "model.safetensors": "x"}, `rename "config (1).json" to config.json`},
+		"a config of Windows":        {map[string]string{"config.json.txt": "{}", "model.safetensors": "x"}, `rename "config.json.txt" to config.json`},
+		"another config":             {map[string]string{"configuration.json": "{}", "model.safetensors": "x"}, "has weights and no config.json (name the folder"},
+		"adapters alone":             {map[string]string{"checkpoint-600/adapter_config.json": lora, "checkpoint-600/adapter_model.safetensors": "x"}, "--adapter NAME=SOURCE/checkpoint-600"},
+		"MLX":                        {map[string]string{"config.json": llama, "model.safetensors": namedWeights("model.embed_tokens.weight", "U32")}, "in the format of MLX, which mlx_lm.server reads"},
+		"EXL2":                       {map[string]string{"config.json": llama, "output.safetensors": namedWeights("model.layers.0.mlp.up_proj.q_weight", "I32")}, "in the format of EXL2"},
+		"EXL3 by its configuration":  {map[string]string{"config.json": strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"exl3","bits":3.0},`, 1), "model.safetensors": weights()}, "in the format of EXL3"},
 		"config with a BOM":          {map[string]string{"config.json": "\ufeff{}", "model.safetensors": "x"}, "byte order mark"},
 		"config in UTF-16":           {map[string]string{"config.json": "\xff\xfe{\x00}\x00", "model.safetensors": "x"}, "save it as UTF-8"},
 		"config with a comment":      {map[string]string{"config.json": "{\n // x\n}", "model.safetensors": "x"}, "line 2, column 2"},
@@ -40,6 +57,30 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		}
 		if source.KindOf(err) == "" {
 			t.Errorf("%s: no kind: %v", name, err)
+		}
+	}
+}
+
+// namedWeights is a file of one tensor.
+func namedWeights(name, dtype string) string {
+	length := 4
+	if strings.HasSuffix(dtype, "8") || strings.HasPrefix(dtype, "F8") {
+		length = 16
+	}
+	head := fmt.Sprintf(`{%q:{"dtype":%q,"shape":[%d],"data_offsets":[0,16]}}`, name, dtype, length)
+	return string(binary.LittleEndian.AppendUint64(nil, uint64(len(head)))) + head + strings.Repeat("\x00", 16)
+}
+
+// TestOtherQuantisations: what vllm reads is not taken for another's.
+func TestOtherQuantisations(t *testing.T) {
+	for _, x := range []struct{ config, name, dtype string }{
+		{"awq", "model.layers.0.mlp.up_proj.qweight", "I32"}, {"gptq", "model.layers.0.mlp.up_proj.qzeros", "I32"}, {"fp8", "model.layers.0.mlp.up_proj.weight", "F8_E4M3"},
+		{"bitsandbytes", "model.layers.0.mlp.up_proj.weight", "U8"}, {"compressed-tensors", "model.layers.0.mlp.up_proj.weight_packed", "I32"},
+	} {
+		c, err := Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{
+			configName: strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"`+x.config+`"},`, 1), "model.safetensors": namedWeights(x.name, x.dtype)}))
+		if err != nil || c.Quantization != x.config || c.TensorType != x.dtype {
+			t.Errorf("%s: %+v, %v", x.config, c, err)
 		}
 	}
 }
@@ -66,6 +107,64 @@ func TestBesideAModel(t *testing.T) {
 	}
 }
 
+// TestKindsOfGGUF: what the metadata says of windows, pooling and quantisation.
+func TestKindsOfGGUF(t *testing.T) {
+	of := func(arch string, more ...any) string {
+		return metadataOf(append([]any{"general.architecture", arch, arch + ".block_count", 6, arch + ".embedding_length", 960, arch + ".attention.head_count", 4,
+			arch + ".context_length", 131072}, more...)...)
+	}
+	read := func(file string) *Checkpoint {
+		t.Helper()
+		c, err := Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{"m.gguf": file}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	// Gemma 4: heads of each layer, and layers with a window of another size.
+	c := read(of("gemma4", "gemma4.attention.head_count_kv", []int{8, 8, 8, 8, 8, 1}, "gemma4.attention.key_length", 512, "gemma4.attention.value_length", 512,
+		"gemma4.attention.key_length_swa", 256, "gemma4.attention.value_length_swa", 256, "gemma4.attention.sliding_window", 1024,
+		"gemma4.attention.sliding_window_pattern", []bool{true, true, true, true, true, false}))
+	want := []sizing.Layers{{Count: 1, Token: 2 * 1024, Heads: 1}, {Count: 5, Token: 8 * 512 * 2, Heads: 8, Window: 1024}}
+	if !slices.Equal(c.Sizing.Cache, want) {
+		t.Errorf("gemma4: %+v", c.Sizing.Cache)
+	}
+	for _, x := range []struct {
+		arch    string
+		pooling int
+		kind    Kind
+		cache   bool
+	}{
+		{"llama", 0, Generates, true}, {"qwen3", 3, Embeds, true}, {"bert", 1, Embeds, false}, {"bert", 4, Scores, false}, {"bert", 0, Embeds, false},
+		{"qwen3", 4, Scores, true}, {"gemma-embedding", 1, Embeds, true},
+	} {
+		var more []any
+		if x.pooling > 0 {
+			more = []any{x.arch + ".pooling_type", x.pooling}
+		}
+		if c := read(of(x.arch, more...)); c.Kind != x.kind || len(c.Sizing.Cache) > 0 != x.cache {
+			t.Errorf("%s with pooling %d: %s, %+v", x.arch, x.pooling, c.Kind, c.Sizing.Cache)
+		}
+	}
+	if c := read(of("llama", "general.file_type", 30)); c.Quantization != "IQ4_XS" {
+		t.Error(c.Quantization)
+	}
+}
+
+// TestLocalGGUF: one that lies here is looked at as staging does, beyond its metadata.
+func TestLocalGGUF(t *testing.T) {
+	folder := t.TempDir()
+	joined := metadataOf("general.architecture", "llama", "llama.block_count", 8, "llama.embedding_length", 8, "llama.attention.head_count", 8,
+		"llama.context_length", 8, "split.no", 0, "split.count", 3)
+	if err := os.WriteFile(filepath.Join(folder, "m.gguf"), []byte(joined), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Read(t.Context(), folder, Options{Sources: map[string]loader.Source{"file": dir.Source{}}, Folder: "/"})
+	if source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), "is part 1 of 3 of a model (split.count), renamed or joined") {
+		t.Error(err)
+	}
+}
+
 // metadataOf is a GGUF file of these keys and values, texts and numbers.
 func metadataOf(pairs ...any) string {
 	text := func(b []byte, s string) []byte {
@@ -80,6 +179,16 @@ func metadataOf(pairs ...any) string {
 			b = text(binary.LittleEndian.AppendUint32(b, 8), v)
 		case int:
 			b = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 4), uint32(v))
+		case []int:
+			b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 9), 4), uint64(len(v)))
+			for _, n := range v {
+				b = binary.LittleEndian.AppendUint32(b, uint32(n))
+			}
+		case []bool:
+			b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, 9), 7), uint64(len(v)))
+			for _, on := range v {
+				b = append(b, map[bool]byte{true: 1}[on])
+			}
 		}
 	}
 	return string(b) + strings.Repeat("\x00", 64)

@@ -43,6 +43,11 @@ type Plan struct {
 	Left []LeftOut
 }
 
+// Names are those of all files, also of those left out.
+func (p *Plan) Names() []string {
+	return append(Names(p.Files), functions.ConvertAll(p.Left, func(l LeftOut) string { return l.Name })...)
+}
+
 // LeftOut is a file that is not staged although its name would be.
 type LeftOut struct {
 	Name   string
@@ -118,8 +123,14 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if said := b.String(); e.Fix == "" && (strings.Contains(said, ": convert ") || strings.Contains(said, "decompress ")) {
+		fix = "" // another copy would be the same
+	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
+	}
+	if cause, ok := errors.AsType[*Error](e.Err); ok && e.Fix == "" && cause.Kind == e.Kind {
+		fix = "" // the cause has it
 	}
 	if fix != "" {
 		b.WriteString(" (" + fix + ")")
@@ -133,6 +144,7 @@ var fixes = map[Kind]string{
 	Malformed:   "a proxy or a cache between may cut or change what comes: have it pass this host through",
 	Corrupt:     "copy the file again",
 	Truncated:   "copy the file again",
+	Changed:     "let the upload finish, then try again; where nothing writes to it, its servers name different versions of it",
 }
 
 func (e *Error) Unwrap() error { return e.Err }

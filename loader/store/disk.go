@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -77,7 +78,7 @@ func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, errBusy
 			}
-			return nil, os.NewSyscallError("flock", err)
+			return nil, &os.PathError{Op: "flock", Path: path, Err: err}
 		}
 		held, err := f.Stat()
 		if err != nil {
@@ -95,8 +96,20 @@ func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 	}
 }
 
-func isUnwritable(err error) bool {
-	return errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)
+// diskFix is the way out where the store's folder cannot be used; "" where none is known.
+func diskFix(err error) string {
+	is := func(any ...error) bool {
+		return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })
+	}
+	switch {
+	case is(os.ErrPermission, os.ErrNotExist, unix.EROFS, unix.ENOTDIR):
+		return "--data names a folder that this user may write to"
+	case is(unix.ENOLCK, unix.ENOSYS, unix.ENOTSUP):
+		return "the folder's file system lacks what the store needs, such as locks on some network mounts: name one on a local disk with --data"
+	case is(unix.EIO, unix.ESTALE):
+		return "the disk or its mount has failed: see dmesg, or name a folder on another disk with --data"
+	}
+	return ""
 }
 
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

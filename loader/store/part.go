@@ -134,7 +134,7 @@ func (p *Part) create() error {
 			if ferr != nil {
 				return ferr
 			}
-			return noSpaceError(&NoSpace{Needed: p.File.Size, Free: max(free-s.o.KeepFree, 0), Budget: s.o.Budget})
+			return s.noSpaceError(p.File.Size, free, 0)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -94,7 +95,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 				return err
 			}
 			if pinned+need > total {
-				return s.noSpaceError(need, avail, used)
+				return s.noSpaceError(need, free, used)
 			}
 		}
 		ok, err := s.evictOldest(keepPart)
@@ -106,7 +107,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		case fits:
 			return nil
 		default:
-			return s.noSpaceError(need, avail, used)
+			return s.noSpaceError(need, free, used)
 		}
 	}
 }
@@ -144,34 +145,42 @@ func (s *Store) pinnedBytes() (sum int64, err error) {
 	return sum, err
 }
 
-func (s *Store) noSpaceError(need, avail, used int64) error {
-	// The bound is what leaves less: the budget or the disk.
-	if left := max(s.o.Budget-used, 0); s.o.Budget > 0 && left <= avail {
-		return noSpaceError(&NoSpace{Needed: need, Free: left, Budget: s.o.Budget})
-	}
-	return noSpaceError(&NoSpace{Needed: need, Free: avail, Kept: s.o.KeepFree})
-}
+const freeDisk = "free disk there (inodes too: df -i), stop a model that is in use, or name a folder on a larger disk: --data, " +
+	"--store of a loader"
 
-func noSpaceError(e *NoSpace) error {
-	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store",
-		Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+// noSpaceError is the error of a staging of need bytes for which nothing can be evicted.
+func (s *Store) noSpaceError(need, free, used int64) error {
+	e := &NoSpace{Dir: s.layout.dir, Needed: need, Free: free, Kept: s.o.KeepFree}
+	fix := freeDisk
+	// The bound is what leaves less: the budget or the disk.
+	if left := max(s.o.Budget-used, 0); s.o.Budget > 0 && left <= max(free-s.o.KeepFree, 0) {
+		e.Free, e.Budget, fix = left, s.o.Budget, "raise --store-bytes, or stop a model that is in use"
+	}
+	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store", Fix: fix, Err: e}
 }
 
 // NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than
 // evicting all unused checkpoints would free.
 type NoSpace struct {
-	// In bytes. Budget 0: the disk is the bound, and Kept of it are left free besides Free.
+	Dir string // of the store
+	// In bytes. Free is what the disk has, of which Kept stay free; with a Budget, which is then
+	// the bound, what is left of it.
 	Needed, Free, Budget, Kept int64
 }
 
 func (s *NoSpace) Error() string {
-	if s.Budget > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", s.Needed, s.Free, s.Budget)
+	size := func(n int64) string { return functions.Bytes(n).Human() }
+	text := fmt.Sprintf("%s: %s are needed", s.Dir, size(s.Needed))
+	switch {
+	case s.Budget > 0:
+		return fmt.Sprintf("%s, and %s are left of the %s that it may take", text, size(s.Free), size(s.Budget))
+	case s.Free-s.Kept >= s.Needed:
+		return fmt.Sprintf("%s, and its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", text,
+			size(s.Free))
+	case s.Kept > 0:
+		return fmt.Sprintf("%s, and %s are free on its disk, of which %s stay free", text, size(s.Free), size(s.Kept))
 	}
-	if s.Kept > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free on the disk, beside a reserve of %d that stays free", s.Needed, s.Free, s.Kept)
-	}
-	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", s.Needed, s.Free)
+	return fmt.Sprintf("%s, and %s are free on its disk", text, size(s.Free))
 }
 
 // evictOldest evicts one thing; false if nothing can be evicted.

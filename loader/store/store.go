@@ -183,11 +183,7 @@ func diskError(file string, err error) error {
 		return err
 	}
 	if isDiskFull(err) {
-		return &source.Error{Kind: source.NoSpace, File: file, Detail: "the store's disk is full", Err: err}
+		return &source.Error{Kind: source.NoSpace, File: file, Detail: "the store's disk is full", Err: err, Fix: freeDisk}
 	}
-	e := &source.Error{Kind: source.Broken, File: file, Detail: "the store's disk", Err: err}
-	if file == "" && isUnwritable(err) {
-		e.Fix = "--data names a folder that this user may write to"
-	}
-	return e
+	return &source.Error{Kind: source.Broken, File: file, Detail: "the store's disk", Err: err, Fix: diskFix(err)}
 }

@@ -163,7 +163,7 @@ func TestLeasedIsNotEvicted(t *testing.T) {
 	if source.KindOf(err) != source.NoSpace || !ok || n.Needed != 4000 || n.Free != 2000 || n.Budget != 10_000 {
 		t.Fatalf("error %v", err)
 	}
-	for _, want := range []string{"4000", "2000"} {
+	for _, want := range []string{"3.9 KiB", "2 KiB"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %s", err, want)
 		}

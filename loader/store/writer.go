@@ -212,5 +212,5 @@ func (p *Part) writeError(err error) error {
 		return diskError(p.File.Name, err)
 	}
 	free, _, _ := p.store.diskSpace()
-	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: free, Budget: p.store.o.Budget})
+	return p.store.noSpaceError(p.File.Size, free, 0)
 }

@@ -469,7 +469,7 @@ func TestClient(t *testing.T) {
 	want := Function{Name: "a/one", Team: "a", Model: "one", Kind: functions.KindModel, State: functions.Loading, Engine: "ember",
 		Source: "/w/x", Active: 1, Queued: 2, Waiting: new(began),
 		Percent: positivePtr(41), ETA: optionalSeconds(12 * time.Second), Expected: optionalSeconds(20 * time.Second), ColdStart: "cs-1",
-		Origin: fs[0].Origin}
+		Origin: fs[0].Origin, Problem: "the hub answers 429"}
 	if !reflect.DeepEqual(fs[0], want) {
 		t.Errorf("got %+v", fs[0])
 	}

@@ -138,7 +138,7 @@ func start(t *testing.T, edit func(*Options)) *testAPI {
 	r.fakePlatform = &fakePlatform{
 		snapshots: map[functions.Name]snapshot.Snapshot{one: {Name: one, State: functions.Loading,
 			Progress: functions.Progress{State: functions.Loading, Percent: 41, ETA: 12 * time.Second},
-			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1"}}},
+			Forecast: functions.Forecast{P50: 20 * time.Second}, ColdStart: &functions.Timeline{ID: "cs-1", StartNote: "the hub answers 429"}}},
 		replicas: []functions.Replica{
 			{ID: "r-1", Function: "a/one", Node: "here", State: functions.Loading, Tier: functions.TierNVMe, Since: began, InFlight: 0, Percent: positivePtr(41)},
 			{ID: "r-2", Function: "b/two", Node: "here", State: functions.Ready, Tier: functions.TierGPU, Endpoint: "http://127.0.0.1:9", Since: began, InFlight: 2},

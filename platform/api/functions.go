@@ -118,7 +118,9 @@ func (f *functionHandlers) viewModel(v *Function, m *functions.Model) {
 	if now.ColdStart != nil {
 		v.ColdStart, v.Bytes = now.ColdStart.ID, max(now.ColdStart.Bytes, now.ColdStart.Progress.Total)
 	}
-	switch {
+	switch t := now.ColdStart; {
+	case now.Starting() && t != nil && (t.Start == "" || v.Engine == functions.EngineCommand) && t.StartNote != "":
+		v.Problem = t.StartNote // not the note of another engine: why it was not forked
 	case now.Failure != nil:
 		v.Problem = now.Failure.Reason
 		if v.State == functions.Unloaded {

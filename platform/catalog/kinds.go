@@ -211,7 +211,7 @@ func newDocument(file string, body ast.Node) Document {
 
 // document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
-	d.begin()
+	d.begin(body)
 	m, ok := mappingValues(body)
 	if !ok {
 		d.fail(body, "", suggestDocument(body), "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
@@ -333,17 +333,40 @@ func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructF
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
 	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
-	if hint := foreign.SuggestKey(d.kind, key); hint != "" && !near {
-		return hint
-	}
+	below := ""
 	for _, name := range names {
-		if t := fields[name].Type; t.Kind() == reflect.Struct {
+		t := fields[name].Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() == reflect.Struct {
 			if _, there := fieldsOf(t)[key]; there {
-				return "it belongs below " + name + ": indent it by two blanks more"
+				below = "it belongs below " + name + ": indent it by two blanks more"
 			}
 		}
 	}
+	hint := foreign.SuggestKey(d.kind, key)
+	switch _, spec := d.spec[key]; {
+	case below != "" && (hint == "" || strings.Count(path, ".") > 1): // such as ttl in cache
+		return below
+	case spec && strings.Count(path, ".") > 1:
+		return "it stands in spec itself: indent it by less"
+	case hint != "" && !near:
+		return hint
+	case strings.HasPrefix(key, "//"):
+		return "a comment begins with #"
+	case path == "metadata.team":
+		return "the team is metadata.namespace"
+	}
 	return suggestName(key, names)
+}
+
+// hintsOfPaths are the ways out of values of another type, where the type alone says too little.
+var hintsOfPaths = map[string]string{
+	"spec.engine":         "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too",
+	"spec.health":         "a path that the engine answers to GET when it is ready, such as health: /health",
+	"spec.source":         "one folder, repository or bucket, such as source: hf://ORG/REPO",
+	"spec.resources.gpus": "how many whole GPUs, such as gpus: 1; thaw chooses which",
 }
 
 // anyBelow reports whether a problem is at a path that begins with path.
@@ -359,13 +382,22 @@ func suggestKind(kind string, m []*ast.MappingValueNode) string {
 			keys = append(keys, key)
 		}
 	}
-	return cmp.Or(foreign.SuggestKind(kind, keys), suggestName(kind, Kinds))
+	hint := foreign.SuggestKind(kind, keys)
+	if hint == "" && kind == "" {
+		hint = suggestName(kind, Kinds) + "; " + foreign.OwnFile
+	}
+	return cmp.Or(hint, suggestName(kind, Kinds))
 }
 
 // suggestDocument is the hint about a file that is no YAML of keys and values.
 func suggestDocument(body ast.Node) string {
-	if text, _, _ := scalarText(body); strings.HasPrefix(text, "FROM ") {
+	switch text, _, scalar := scalarText(body); {
+	case strings.HasPrefix(text, "FROM "):
 		return "a Modelfile of Ollama? " + foreign.OwnFile + "; an engine's options go into args"
+	case strings.HasPrefix(text, "//"), strings.HasPrefix(text, "/*"):
+		return "a comment begins with #"
+	case scalar:
+		return foreign.OwnFile
 	}
-	return ""
+	return "its items are documents with --- between them"
 }

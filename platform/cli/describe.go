@@ -123,7 +123,7 @@ func (p printer) waterfall(t api.ColdStart) {
 	fmt.Fprintf(p.Out, "%s: %s, %s, %s\n", kit.Plain(t.ID), t.State.Word(), kit.Seconds(&t.Total), p.Since(t.Began)+" ago")
 	switch {
 	case t.Start != "" && t.StartNote != "":
-		fmt.Fprintf(p.Out, "  the engine was started %s: %s\n", kit.Plain(t.Start), kit.Plain(t.StartNote))
+		fmt.Fprintf(p.Out, "  the engine was started %s; %s\n", kit.Plain(t.Start), kit.Plain(t.StartNote))
 	case t.Start != "":
 		fmt.Fprintf(p.Out, "  the engine was started %s\n", kit.Plain(t.Start))
 	case t.StartNote != "":

@@ -164,6 +164,9 @@ func (c *chat) ask(ctx context.Context, prompt string) (answer string, err error
 		return "", err
 	}
 	defer res.Body.Close()
+	if kind := res.Header.Get("Content-Type"); kind != "" && !strings.HasPrefix(kind, "text/event-stream") {
+		return "", c.client.NotThaw(fmt.Sprintf("with %q", functions.Clip(kind)))
+	}
 	answer, timeline, err := chatstream.Print(c.Terminal, l, res.Body, c.request.Model)
 	if timeline == "" && res.Header.Get("thaw-cold-start") != "" {
 		timeline = chatstream.ServerTiming(res.Header.Get("Server-Timing"))

@@ -108,13 +108,13 @@ func TestRun(t *testing.T) {
 }
 
 func TestColours(t *testing.T) {
-	for env, want := range map[string]string{"": "\x1b[31merror:\x1b[0m x\n", "NO_COLOR": "error: x\n"} {
+	for env, want := range map[string]string{"TERM=xterm": "\x1b[31merror:\x1b[0m x\n", "TERM=xterm NO_COLOR=1": "error: x\n",
+		"TERM=dumb": "error: x\n", "": "error: x\n"} {
 		var b strings.Builder
 		tm := kit.NewTerminal(nil, io.Discard, &b, func(k string) string {
-			if k == env {
-				return "1"
-			}
-			return ""
+			_, value, _ := strings.Cut(" "+env+" ", " "+k+"=")
+			value, _, _ = strings.Cut(value, " ")
+			return value
 		})
 		tm.ErrTTY = true
 		tm.Report(t.Context(), errors.New("x"))

@@ -554,6 +554,10 @@ func TestKeysAndLogs(t *testing.T) {
 		if out, errs, exit := s.thaw(t, "", "logs", arg); exit != 0 || !strings.HasPrefix(out, "hello from r-") {
 			t.Errorf("%s: %d %s%s", arg, exit, out, errs)
 		}
+		_, errs, exit := s.thaw(t, "", "logs", "-f", arg)
+		if exit != 0 || !strings.Contains(errs, " has ended; thaw logs "+arg+" -f follows the next one") {
+			t.Errorf("%s: exit %d: %s", arg, exit, errs)
+		}
 	}
 	if out, errs, exit := s.thaw(t, "", "check", filepath.Join(s.dir, "functions")); exit != 0 ||
 		out != "model default/tiny\nmodel ml/llama\nmodel ml/broken\nteam ml\n" ||

@@ -92,10 +92,9 @@ func (c *command) execute(ctx context.Context, args []string) error {
 		return c.ask(ctx, args)
 	}
 	root := c.root()
-	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
-	return root.ExecuteContext(ctx)
+	return kit.Execute(ctx, root, args)
 }
 
 func (c *command) root() *kit.Command {

@@ -54,6 +54,14 @@ func (c *Client) mayLackHealth(se *StatusError) bool {
 		(se.Status == http.StatusNotFound || se.Status == http.StatusMethodNotAllowed)
 }
 
+// keyHint is what a model file says about an engine that refuses thaw's key, or the lack of one.
+func (c *Client) keyHint() string {
+	if c.key != "" {
+		return " (thaw sends the key that {key} in env stands for, and the engine takes another: leave that out of args and env)"
+	}
+	return " (thaw sends no key: start the engine without one, or put {key} into env as the variable that it reads its key from)"
+}
+
 // healthHint is what a model file says about a health path that is answered so.
 func (c *Client) healthHint(se *StatusError) string {
 	switch {
@@ -62,7 +70,7 @@ func (c *Client) healthHint(se *StatusError) string {
 	case strings.Contains(se.Body, "HTTPS"):
 		return " (thaw asks by HTTP: start the engine without its certificate)"
 	case se.Denied():
-		return " (thaw sends no key: start the engine without one)"
+		return c.keyHint()
 	case se.Status < 500 && !se.Busy():
 		return " (health: PATH in the model file names what it answers with 2xx)"
 	}

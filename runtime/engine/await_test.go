@@ -104,7 +104,7 @@ func TestAwaitRudeEngines(t *testing.T) {
 func TestHintsOfCommands(t *testing.T) {
 	for status, want := range map[string][2]string{
 		"404 Not Found":             {"(health: PATH in the model file names what it answers with 2xx)", "probe: none asks for nothing)"},
-		"401 Unauthorized":          {"(thaw sends no key: start the engine without one)", "(thaw sends no key: start the engine without one)"},
+		"401 Unauthorized":          {"(thaw sends no key: start the engine without one, or put {key} into env as the variable that it reads its key from)", "(thaw sends no key: start the engine without one, or put {key} into env as the variable that it reads its key from)"},
 		"503 Service Unavailable":   {"/health answered HTTP 503", "/v1/chat/completions answered HTTP 503"},
 		"500 Internal Server Error": {"/health answered HTTP 500", "answered HTTP 500"},
 	} {

@@ -16,8 +16,8 @@ var knownCauses = []struct {
 	pattern *regexp.Regexp
 	text    string
 }{
-	{regexp.MustCompile(`(?i)(?:\[Errno (?:98|48)\].*|error while attempting to bind on address.*|bind: |\n[^\n]*)address already in use`), "port taken: address already in use"},
-	{regexp.MustCompile(`(?i)couldn't bind (?:HTTP )?server socket`), "port taken: address already in use"},
+	{regexp.MustCompile(`(?i)\n([^\n]*(?:address already in use|couldn't bind (?:HTTP )?server socket)[^\n]*)`), "port taken: %1"},
+	{regexp.MustCompile(`(WORKER TIMEOUT \(pid:\d+\))`), "%1"}, // of gunicorn, which kills the worker then
 	{regexp.MustCompile(`(?i)((?:CUDA|HIP) out of memory[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(?i)(CUDA (?:runtime )?error: out of memory|cudaMalloc failed: out of memory)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(\[METAL\] [^\n]*Insufficient Memory|MPS backend out of memory[^\n]*|UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|OOM when allocating tensor[^\n]*)`), "out of GPU memory: %1"},
@@ -49,6 +49,9 @@ var (
 		`(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\d{1,2}:\d\d[AP]M|\d+\.\d\d\.\d{3}\.\d{3})\s+|` +
 		`(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[?[^\]\s]*\]\s*|(?:ERROR|ERR|FTL|FATAL|WARN|WRN|INFO|INF|[EWID])\s+)+`)
 	mild      = regexp.MustCompile(`(?i)\b(?:WARN(?:ING)?|WRN|INFO?|DEBUG|[WID])\b`) // the level of a line that is no failure
+	severe    = regexp.MustCompile(`\b(?:ERROR|ERR|CRITICAL|FATAL|FTL|E)\b`)         // the level of a failure
+	within    = regexp.MustCompile(`^.{0,80}[-|] *(?:ERROR|CRITICAL|FATAL) *[-|]`)   // that level in a line of Python's
+	shellLine = regexp.MustCompile(`^\S+: (?:line )?\d+: `)                          // what a shell writes of a script's line
 	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|[\w ]*\bfatal|panic)\s*(?::|=)\s*(.+)$`)
 	slogE     = regexp.MustCompile(`(?:level=(?i:ERROR|FATAL)|^\S+ (?:ERR|FTL)) .*?(?:err|error)="?([^"\n]+)"?`)
 	jsonError = regexp.MustCompile(`^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
@@ -64,6 +67,8 @@ var (
 	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed|(?m:^Killed$)`)
 	// a line of a known cause that the engine lives with: llama.cpp goes on without a GPU
 	borne = regexp.MustCompile(`^(?:ggml_cuda_init: |\w*(?i:warning|warn|info|debug|notice)\w*\b)`)
+	// a file that a shim of pyenv or its like may not read, and lives without
+	shim = regexp.MustCompile(`(?m)^\S*/(?:pyenv|rbenv|nodenv|asdf)\S*: line \d+: .*: Permission denied\n?`)
 	// a message that does not tell which thing it is about: nothing, or the key of a KeyError
 	bare = regexp.MustCompile(`^'?[^' ]*'?$`)
 )
@@ -82,14 +87,14 @@ func NameConfinement(cause string) string {
 	if !denied.MatchString(cause) || strings.Contains(cause, "attempting to bind") || strings.Contains(cause, "Docker") {
 		return cause
 	}
-	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name; name the path there, " +
-		"or start thaw with --confine off)"
+	return cause + " (the engine runs confined: it reads its model, its program and the paths that args and env name, " +
+		"and writes to its HOME and TMPDIR; name the path there, write there, or start thaw with --confine off)"
 }
 
 // RootCause returns one line on why an engine ended, from the end of its log, and what
 // helps where that is known; how, the kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
-	tail = escapes.ReplaceAllString(tail, "")
+	tail = shim.ReplaceAllString(escapes.ReplaceAllString(tail, ""), "")
 	kept := withoutBorne(tail)
 	if cause := knownCause(kept); cause != "" {
 		return advise(cause)
@@ -154,7 +159,7 @@ func withoutBorne(tail string) string {
 type failures struct {
 	raised   string // the first exception that is not a consequence: those "during handling of the above" repeat it
 	reported string // the last error that is marked as one
-	first    string // the first line near the end that speaks of a failure
+	first    string // the first of the heaviest lines near the end that speak of a failure
 	last     string // the last line
 }
 
@@ -162,7 +167,7 @@ func readFailures(tail string) (f failures) {
 	lines := strings.Split(strings.TrimSpace(tail), "\n")
 	// The line of code above an exception; whether the next line is a panic's message; whether what was
 	// raised was handled, so that the next exception tells more than a key.
-	code, follows, during := "", false, false
+	code, follows, during, weight := "", false, false, 0 // weight is that of f.first
 	for i, line := range lines {
 		line = strings.TrimSpace(line)
 		start := prefix.FindString(line)
@@ -182,14 +187,29 @@ func readFailures(tail string) (f failures) {
 			if !consequence.MatchString(marked) {
 				f.reported = marked
 			}
-		case f.first == "" && i >= len(lines)-maxFailing && failing.MatchString(line) && !strings.HasPrefix(code, `File "`) &&
-			!mild.MatchString(start) && !consequence.MatchString(line):
-			f.first = line
+		case i >= len(lines)-maxFailing && !strings.HasPrefix(code, `File "`) && !mild.MatchString(start) && !consequence.MatchString(line):
+			if w := weighLine(start, line); w > weight {
+				f.first, weight = line, w
+			}
 		}
 		follows, during = headline.MatchString(line), during || strings.HasPrefix(line, "During handling of the above")
 		code, f.last = line, line
 	}
 	return f
+}
+
+// weighLine orders the lines of a log that may speak of a failure: a wrapper's shell that cannot do a thing
+// mostly goes on, and what has the level of an error needs no words for it.
+func weighLine(level, line string) int {
+	switch {
+	case severe.MatchString(level), within.MatchString(line):
+		return 3
+	case !failing.MatchString(line):
+		return 0
+	case shellLine.MatchString(line):
+		return 1
+	}
+	return 2
 }
 
 // errorMark returns the message of a line that a program or logger marks as an error.

@@ -183,9 +183,6 @@ func (p Programs) engineCommand(c *Command, r Request, row row, environ []string
 	if alt, ok := moduleRow(e, program); ok {
 		row, c.Health = alt, alt.health
 	}
-	if err := checkInterpreter(e, program); err != nil {
-		return row, nil, err
-	}
 	if p.RefuseVulnerable {
 		if err := refuseVulnerable(e, program); err != nil {
 			return row, nil, err

@@ -144,7 +144,7 @@ func (c *Client) probeHint(se *StatusError) string {
 	case c.engine != functions.EngineCommand || se.Status >= 500 || se.Busy():
 		return ""
 	case se.Denied():
-		return " (thaw sends no key: start the engine without one)"
+		return c.keyHint()
 	case c.lacksName(se):
 		return " (the engine knows no model of the name `" + c.name + "`, which requests have: give it that name by a flag of its own in args, " +
 			"such as --served-model-name {name} or --alias {name}, or name this model as the engine does)"

@@ -1,15 +1,19 @@
 package engine
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/weightsets"
@@ -63,17 +67,47 @@ func (p Programs) program(e functions.Engine, row row, environ []string) (string
 	return path, nil
 }
 
-// checkInterpreter returns an error for a script whose interpreter does not exist, as
-// in a virtual environment that was moved: exec would report the script as missing.
-func checkInterpreter(e functions.Engine, path string) error {
-	words, _ := readShebang(path)
-	if len(words) == 0 || !filepath.IsAbs(words[0]) {
-		return nil // exec reports what is wrong with the file
+// ExplainExec is the error of a program that could not be executed, with what is wrong and what
+// helps: the kernel calls a file missing whose interpreter or loader is.
+func ExplainExec(program string, err error) string {
+	text := err.Error()
+	is := func(e syscall.Errno) bool { return strings.HasSuffix(text, "exec "+program+": "+e.Error()) }
+	words, _ := readShebang(program)
+	loader, built := readELF(program)
+	switch {
+	case is(syscall.ENOENT) && len(words) > 0:
+		if strings.HasSuffix(words[len(words)-1], "\r") {
+			return text + ": its first line has the line end of Windows (dos2unix " + program + ")"
+		}
+		return text + ": its first line names the interpreter " + words[0] + ", which is not there (install it, or change that line; " +
+			"an environment that was moved is made anew)"
+	case is(syscall.ENOENT) && loader != "":
+		return text + ": it is built for " + built + " with the loader " + loader + ", which is not there (take a build for this system, " +
+			runtime.GOARCH + "; glibc and musl have loaders of their own)"
+	case is(syscall.ENOEXEC) && built != "":
+		return text + ": it is built for " + built + ", and this machine is " + runtime.GOARCH + " (take a build for this one)"
+	case is(syscall.EACCES) && len(words) > 0:
+		return NameConfinement(text + ": its interpreter " + words[0] + " may not be executed, or a file system is mounted noexec")
+	case is(syscall.EACCES):
+		return NameConfinement(text + ": its file system may be mounted noexec")
 	}
-	if _, err := os.Stat(words[0]); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("engine %s: %s needs the interpreter %s, which does not exist; was its environment moved?", e, path, words[0])
+	return advise(text)
+}
+
+// readELF returns the loader that a program needs and the processor it is built for; "" for what is no ELF file.
+func readELF(path string) (loader, built string) {
+	binary, err := elf.Open(path)
+	if err != nil {
+		return "", ""
 	}
-	return nil
+	defer binary.Close()
+	for _, part := range binary.Progs {
+		if part.Type == elf.PT_INTERP {
+			name, _ := io.ReadAll(io.LimitReader(part.Open(), 4096))
+			loader = strings.TrimRight(string(name), "\x00")
+		}
+	}
+	return loader, strings.TrimPrefix(binary.Machine.String(), "EM_")
 }
 
 func (p Programs) look(name string) (string, error) {

@@ -108,7 +108,7 @@ func readShebang(path string) (words []string, rest string) {
 	n, _ := f.Read(head)
 	line, rest, _ := strings.Cut(string(head[:n]), "\n")
 	if line, isScript := strings.CutPrefix(line, "#!"); isScript {
-		words = strings.Fields(line)
+		words = strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' }) // to the kernel \r belongs to a word
 	}
 	return words, rest
 }

@@ -89,6 +89,10 @@ func TestInspect(t *testing.T) {
 		{name: "its weights are larger than it says", rank: 32, modules: one, change: config(`{"r":8}`), err: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight has shape [32 4], which is no rank of at most 16"},
 		{name: "a larger rank in a pattern", rank: 8, modules: one, change: config(`{"r":8,"rank_pattern":{"q_proj":64}}`), err: "its rank is 64 and the engine takes 16 at most"},
 		{name: "a smaller rank in a pattern", rank: 64, modules: one, change: config(`{"r":64,"rank_pattern":{"v_proj":8}}`), err: "its rank is 64 and the engine takes 16 at most"},
+		{name: "a folder of checkpoints", rank: 8, modules: one, change: func(d string) {
+			os.Mkdir(filepath.Join(d, "checkpoint-600"), 0o755)
+			os.Rename(filepath.Join(d, "adapter_config.json"), filepath.Join(d, "checkpoint-600", "adapter_config.json"))
+		}, err: "not a LoRA adapter: it has no adapter_config.json (name checkpoint-600 below it)"},
 		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},

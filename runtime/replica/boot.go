@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,7 +42,9 @@ type boot struct {
 	rest       <-chan stagingResult // the rest of a checkpoint that is still arriving; nil otherwise
 	limit      *time.Timer          // the start's deadline; stopped while rest is awaited
 
-	listeningAt, healthyAt time.Time // zero before
+	listeningAt, healthyAt time.Time              // zero before
+	note, problem          string                 // the start's note, and in its place what the engine does instead of serving
+	refused                atomic.Pointer[string] // its newest answer to a request for a token, if that is an error and it is not busy
 	gotToken               bool
 }
 
@@ -49,7 +52,7 @@ type boot struct {
 // if its port was taken.
 func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notices <-chan engine.Notice, again state) state {
 	b := &boot{
-		r: r, began: began, again: again, notices: notices,
+		r: r, began: began, again: again, notices: notices, note: r.report.now.StartNote,
 		events: make(chan bootEvent, 4), lines: make(chan line, 64),
 		steps: engine.NewSteps(r.o.Spec.Engine, began), limit: time.NewTimer(time.Until(deadline)),
 	}
@@ -60,7 +63,7 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 	defer b.stopProbes()
 	hctx, notified := context.WithCancelCause(bctx)
 	b.notified = notified
-	probes.Go(func() { awaitToken(bctx, hctx, r.eng, b.events) })
+	probes.Go(func() { awaitToken(bctx, hctx, r.eng, b.events, &b.refused) })
 	if !r.report.adopted && b.steps.Follows() {
 		path, from := r.process.logPath(), r.process.logFrom
 		probes.Go(func() { followLog(bctx, path, from, b.lines) })
@@ -74,9 +77,13 @@ func (r *Replica) booting(ctx context.Context, began, deadline time.Time, notice
 		defer t.Stop()
 		report = t.C
 	}
+	look := time.NewTicker(problemEvery)
+	defer look.Stop()
 	for {
 		var next state
 		select {
+		case <-look.C:
+			b.findProblem()
 		case n, ok := <-b.notices:
 			b.onNotice(n, ok)
 		case e := <-b.events:
@@ -118,12 +125,46 @@ func (b *boot) listening(at time.Time) {
 	}
 }
 
+// findProblem shows what keeps an engine of a model file's own command from serving: it listens elsewhere,
+// or answers with errors that are not those of a loading model.
+func (b *boot) findProblem() {
+	r, problem := b.r, ""
+	if r.o.Spec.Engine != functions.EngineCommand {
+		return
+	}
+	switch refused := b.refused.Load(); {
+	case b.listeningAt.IsZero():
+		if at := supervisor.Listening(r.process.child.PID); len(at) > 0 {
+			problem = fmt.Sprintf("it listens on %s, and not on %s, which it was given as its address ({port} in args; localhost may be ::1 alone)",
+				strings.Join(at[:min(len(at), 4)], ", "), strings.TrimPrefix(r.report.now.Endpoint, "http://"))
+		}
+	case !b.healthyAt.IsZero() && refused != nil:
+		problem = *refused
+	case b.healthyAt.IsZero() && !strings.Contains(r.eng.LastAnswer(), "HTTP 503"):
+		problem = r.eng.LastAnswer()
+	}
+	b.showProblem(problem)
+}
+
+// showProblem shows a problem of findProblem, or the note from before without one.
+func (b *boot) showProblem(problem string) {
+	if problem == b.problem {
+		return
+	}
+	b.problem, b.r.report.now.StartNote = problem, b.note
+	if problem != "" {
+		b.r.report.now.StartNote = "so far " + problem
+	}
+	b.r.report.notify()
+}
+
 // healthy records that the engine serves; what is left is its first token.
 func (b *boot) healthy(at time.Time) {
 	b.listening(at)
 	if !b.healthyAt.IsZero() {
 		return
 	}
+	b.showProblem("")
 	b.healthyAt = latest(at, b.listeningAt) // notices and probes are not handled in the order of their times
 	if b.logSteps {
 		b.steps.Serving(b.healthyAt)
@@ -169,6 +210,7 @@ func (b *boot) onEvent(ctx context.Context, e bootEvent) state {
 		}
 		return r.callFailed(ctx, "loading", fmt.Sprintf("%s: first token: %s", r.o.Spec.Engine, text), b.again)
 	default:
+		b.showProblem("")
 		at := latest(e.at, b.healthyAt)
 		if b.logSteps {
 			r.report.setLogPhases(b.steps.End(at), "")
@@ -269,6 +311,9 @@ func (b *boot) onDeadline(ctx context.Context) state {
 	if r.report.adopted && time.Since(b.began) > bound.Std() {
 		bound, deadline = r.o.Spec.Deadlines.FirstToken, "firstToken"
 	}
+	if b.listeningAt.IsZero() {
+		answer = cmp.Or(b.problem, answer)
+	}
 	cause := r.rootCause(r.process.tail(r.process.kill(ctx)), answer)
 	if !strings.HasPrefix(cause, answer) {
 		cause = answer + "; " + cause
@@ -281,20 +326,21 @@ var errNotified = errors.New("the engine notified that it is ready")
 
 // awaitToken waits until the engine serves, or healthCtx has ended with errNotified, and has
 // generated one token.
-func awaitToken(ctx, healthCtx context.Context, eng Engine, events chan<- bootEvent) {
+func awaitToken(ctx, healthCtx context.Context, eng Engine, events chan<- bootEvent, refused *atomic.Pointer[string]) {
 	err := eng.Await(healthCtx, func() { events <- bootEvent{listening: true, at: time.Now()} })
 	if err != nil && context.Cause(healthCtx) != errNotified {
 		events <- bootEvent{err: err, at: time.Now()}
 		return
 	}
 	events <- bootEvent{healthy: true, at: time.Now()}
-	events <- bootEvent{err: awaitFirstToken(ctx, eng), at: time.Now()}
+	events <- bootEvent{err: awaitFirstToken(ctx, eng, refused), at: time.Now()}
 }
 
 // awaitFirstToken requests a token until the engine generates one: an engine with a good
 // /health may answer with errors until its model is loaded. It returns the error of an
-// engine that does nothing but refuse the request's credentials, and ctx's.
-func awaitFirstToken(ctx context.Context, eng Engine) error {
+// engine that does nothing but refuse the request's credentials, and ctx's. refused is set to
+// the newest answer, if that is an error and the engine is not busy.
+func awaitFirstToken(ctx context.Context, eng Engine, refused *atomic.Pointer[string]) error {
 	began := time.Now()
 	var deniedAt time.Time // when the engine began to refuse; zero: it does not
 	for {
@@ -309,6 +355,10 @@ func awaitFirstToken(ctx context.Context, eng Engine) error {
 			deniedAt = time.Now()
 		case time.Since(deniedAt) >= deniedWait:
 			return err
+		}
+		refused.Store(nil)
+		if answer := eng.LastAnswer(); se != nil && !se.Busy() {
+			refused.Store(&answer)
 		}
 		pause := engine.ProbeInterval(time.Since(began))
 		if se == nil || !se.Busy() {

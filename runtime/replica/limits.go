@@ -23,6 +23,8 @@ const (
 	// parentWait bounds the wait for a warm interpreter that is starting; it is
 	// at most a quarter of the model's start deadline as well.
 	parentWait = 2 * time.Minute
+	// problemEvery is how often a starting engine's problems are looked for.
+	problemEvery = 2 * time.Second
 	// freeEvery is how often a start that waits for free GPU memory looks again.
 	freeEvery = 50 * time.Millisecond
 	// leaseWait bounds the search for an adopted engine's checkpoint.

@@ -51,10 +51,14 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	}
 	err = pythonjson.ReadFile(filepath.Join(dir, "adapter_config.json"), 1<<20, &c)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("not a LoRA adapter: it has no adapter_config.json (name the folder that peft's save_pretrained wrote)")
+		fix := "name the folder that peft's save_pretrained wrote"
+		if below, _ := fs.Glob(os.DirFS(dir), "*/adapter_config.json"); len(below) > 0 {
+			fix = "name " + filepath.Dir(below[0]) + " below it"
+		}
+		return "", fmt.Errorf("not a LoRA adapter: it has no adapter_config.json (%s)", fix)
 	}
 	if err != nil {
-		return "", fmt.Errorf("adapter_config.json: %w", err)
+		return "", fmt.Errorf("adapter_config.json: %w (mend it, or copy the file again)", err)
 	}
 	rank := c.Rank
 	for _, r := range c.Ranks {

@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 
 // fakeEngine is a small true engine: it listens, loads, answers with tokens
 // and counts them. Modes: slow=DUR crash=TEXT exit=TEXT stubborn deaf fork
-// chat nohealth plain (no metrics).
+// chat nohealth plain (no metrics) first=HOST (listens there until a connection arrives)
+// until=FILE (answers with errors until that exists).
 func fakeEngine(port, name string, modes []string) int {
 	mode := map[string]string{}
 	for _, m := range modes {
@@ -73,6 +74,15 @@ func fakeEngine(port, name string, modes []string) int {
 	if t, ok := mode["exit"]; ok {
 		fmt.Fprintln(os.Stderr, t)
 		return 1
+	}
+	if other := mode["first"]; other != "" {
+		elsewhere, err := net.Listen("tcp", net.JoinHostPort(other, port))
+		if err != nil {
+			return 3
+		}
+		if _, err := elsewhere.Accept(); err != nil {
+			return 3
+		}
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:"+port)
 	if err != nil {
@@ -110,6 +120,10 @@ func fakeEngine(port, name string, modes []string) int {
 			}
 			if json.NewDecoder(r.Body).Decode(&q) != nil || q.Model != name {
 				w.WriteHeader(404)
+				return
+			}
+			if _, err := os.Stat(mode["until"]); err != nil && has("until") {
+				http.Error(w, `{"error":{"message":"rpc error: EOF"}}`, 500)
 				return
 			}
 			running.Add(1)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -382,6 +383,45 @@ func TestProcessDies(t *testing.T) {
 			}
 			os.Remove(l.LogPath())
 		})
+	}
+}
+
+// TestListensElsewhere: an engine that listens, but not at the address it was given, is told while it
+// starts; the note is gone when it listens there.
+func TestListensElsewhere(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems do not show which process has a socket")
+	}
+	l := startReplica(t, newTestSupervisor(t).options("elsewhere", "first=127.0.0.2"), New)
+	var at string
+	testkit.Eventually(t, "the other address is told", func() bool {
+		at, _, _ = strings.Cut(strings.TrimPrefix(l.Status().StartNote, "so far it listens on "), ", and not on 127.0.0.1:")
+		return strings.HasPrefix(at, "127.0.0.2:")
+	})
+	c, err := net.Dial("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if st := l.wait(functions.Ready, testTimeout); st.StartNote != "" {
+		t.Errorf("the note of a ready engine: %s", st.StartNote)
+	}
+}
+
+// TestAnswersErrors: the error that an engine answers in place of its first token is told while it starts.
+func TestAnswersErrors(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "model")
+	l := startReplica(t, newTestSupervisor(t).options("errors", "until="+file), New)
+	testkit.Eventually(t, "the error is told", func() bool {
+		return l.Status().StartNote == "so far /v1/completions answered HTTP 500: rpc error: EOF"
+	})
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if st := l.wait(functions.Ready, testTimeout); st.StartNote != "" {
+		t.Errorf("the note of a ready engine: %s", st.StartNote)
 	}
 }
 

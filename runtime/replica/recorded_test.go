@@ -2,10 +2,13 @@ package replica
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -45,23 +48,27 @@ func TestBadInput(t *testing.T) {
 	says := func(log string, then string) string {
 		return "#!/bin/sh\ncat " + filepath.Join(logs, log+".log") + " >&2\n" + then + "\n"
 	}
-	for i, c := range []struct{ name, script, why string }{
-		{"a wrong flag", says("vllm-bad-flag", "exit 2"), "vllm ended while loading: bad args in the model file: unrecognized arguments: --no-such-flag"},
-		{"a wrong value", says("vllm-bad-value", "exit 2"), "vllm ended while loading: bad args in the model file: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'"},
-		{"a model it does not know", says("vllm-unknown-model", "exit 1"), "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch` but"},
-		{"a shard is missing", says("vllm-missing-shard", "exit 1"), "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}"},
-		{"memory does not suffice", says("vllm-no-memory", "exit 1"), "vllm ended while loading: out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested"},
-		{"memory for the KV cache does not suffice", says("vllm-kv-too-small", "exit 1"), "vllm ended while loading: too little memory for the KV cache: To serve at least one request"},
-		{"out of GPU memory", says("vllm-oom-load", "exit 1"), "vllm ended while loading: out of GPU memory: CUDA out of memory."},
-		{"it knows, and does not end", says("vllm-no-memory", "sleep 600"), "vllm ended while loading: out of memory: Available memory on node 0"},
-		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 600 & sleep 600"), "vllm ended while loading: FileNotFoundError: Weight files"},
+	for i, c := range []struct{ name, script, why, more string }{
+		{"a wrong flag", says("vllm-bad-flag", "exit 2"), "vllm ended while loading: bad args in the model file: unrecognized arguments: --no-such-flag", ""},
+		{"a wrong value", says("vllm-bad-value", "exit 2"), "vllm ended while loading: bad args in the model file: argument --max-num-batched-tokens: invalid human_readable_int value: 'x'", ""},
+		{"a model it does not know", says("vllm-unknown-model", "exit 1"), "vllm ended while loading: The checkpoint you are trying to load has model type `nosuch` but", ""},
+		{"a shard is missing", says("vllm-missing-shard", "exit 1"), "vllm ended while loading: FileNotFoundError: Weight files referenced in index but missing: {'m-shard/model-00002-of-00002.safetensors'}", ""},
+		{"memory does not suffice", says("vllm-no-memory", "exit 1"), "vllm ended while loading: out of memory: Available memory on node 0 (17.09/19.96 GiB) on kv cache allocation is less than requested", ""},
+		{"memory for the KV cache does not suffice", says("vllm-kv-too-small", "exit 1"), "vllm ended while loading: too little memory for the KV cache: To serve at least one request", ""},
+		{"out of GPU memory", says("vllm-oom-load", "exit 1"), "vllm ended while loading: out of GPU memory: CUDA out of memory.", ""},
+		{"it knows, and does not end", says("vllm-no-memory", "sleep 600"), "vllm ended while loading: out of memory: Available memory on node 0", ""},
+		{"it knows, and ignores SIGTERM too", says("vllm-missing-shard", "trap '' TERM; sleep 600 & sleep 600"), "vllm ended while loading: FileNotFoundError: Weight files", ""},
 		{"an environment that is broken", "#!/bin/sh\necho 'Traceback (most recent call last):\n  File \"/opt/vllm/bin/vllm\", line 5, in " +
 			"<module>\n    from vllm.entrypoints.cli.main import main\nImportError: libcudart.so.12: cannot open shared object file: No such " +
 			"file or directory' >&2; exit 1\n",
-			"vllm ended while loading: ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"},
-		{"an environment without vLLM", "#!/usr/bin/env python3\nimport sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nfrom vllm.entrypoints.cli.main import main\n", "vllm ended while loading: ModuleNotFoundError: No module named 'vllm'"},
-		{"an interpreter that is gone", "#!/opt/gone/bin/python\n", "engine vllm: "},
-		{"no program", "", "engine vllm: THAW_ENGINE_VLLM="},
+			"vllm ended while loading: ImportError: libcudart.so.12: cannot open shared object file: No such file or directory", ""},
+		{"an environment without vLLM", "#!/usr/bin/env python3\nimport sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\nfrom vllm.entrypoints.cli.main import main\n", "vllm ended while loading: ModuleNotFoundError: No module named 'vllm'", ""},
+		{"an interpreter that is gone", "#!/opt/gone/bin/python\n", "engine vllm: ", "its first line names the interpreter /opt/gone/bin/python, which is not there"},
+		{"an interpreter with the line end of Windows", "#!/bin/sh\r\necho\r\n", "engine vllm: ", "line end of Windows (dos2unix "},
+		{"a program for another processor", elfProgram(elf.EM_S390, ""), "engine vllm: ", "exec format error: it is built for S390, and this machine is "},
+		{"a program without its loader", elfProgram(elf.EM_NONE, "/lib/ld-gone.so.1"), "engine vllm: ", "with the loader /lib/ld-gone.so.1, which is not there"},
+		{"text without #!", "echo hello\n", "engine vllm: ", "exec format error (the program is built for another kind"},
+		{"no program", "", "engine vllm: THAW_ENGINE_VLLM=", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			id := fmt.Sprintf("bad-%d", i)
@@ -75,11 +82,26 @@ func TestBadInput(t *testing.T) {
 				}
 			}
 			st := startReplica(t, o, New).waitEnd(testTimeout) // some engines would stay for ten minutes
-			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) {
-				t.Errorf("%s %s\nwant %s", st.State, st.Error, c.why)
+			if st.State != functions.Failed || !strings.HasPrefix(st.Error, c.why) || !strings.Contains(st.Error, c.more) {
+				t.Errorf("%s %s\nwant %s … %s", st.State, st.Error, c.why, c.more)
 			}
 		})
 	}
+}
+
+// elfProgram is the head of a program for a processor, EM_NONE is this machine's, that needs a loader.
+func elfProgram(machine elf.Machine, loader string) string {
+	if machine == elf.EM_NONE {
+		machine = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+	}
+	var b bytes.Buffer
+	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: 1, Phoff: 64, Ehsize: 64, Phentsize: 56, Phnum: 1}
+	copy(h.Ident[:], "\x7fELF\x02\x01\x01")
+	part := elf.Prog64{Type: uint32(elf.PT_INTERP), Off: 120, Filesz: uint64(len(loader) + 1), Memsz: uint64(len(loader) + 1)}
+	if binary.Write(&b, binary.LittleEndian, h) != nil || binary.Write(&b, binary.LittleEndian, part) != nil {
+		panic("a buffer takes every write")
+	}
+	return b.String() + loader + "\x00"
 }
 
 // A traceback of many processes is longer than what comes with an exit: the

@@ -73,7 +73,7 @@ func (r *Replica) start(ctx context.Context, deadline time.Time, tries int) stat
 		Began: r.report.began, Started: began, Phases: now.Phases, Key: cmd.Key, Health: cmd.Health,
 	})
 	if err != nil {
-		return r.failed(fmt.Sprintf("%s: %v", r.o.Spec.Engine, err))
+		return r.failed(fmt.Sprintf("engine %s: %s", r.o.Spec.Engine, engine.ExplainExec(cmd.Argv[0], err)))
 	}
 	_, _, problem := r.files.progress()
 	now.Start, now.StartNote = start, strings.Join(slices.DeleteFunc([]string{problem, note}, func(s string) bool { return s == "" }), "; ")

@@ -31,6 +31,7 @@ func (r *Replica) verifying(cause string) state {
 				}
 				r.log.Warn("a file of the checkpoint is damaged, it is staged again", "error", err, "cause", cause)
 				r.files.release()
+				r.report.now.Endpoint, r.report.now.Key = "", ""
 				r.report.enter(functions.Downloading)
 				return r.staging
 			case <-r.commands.ready:

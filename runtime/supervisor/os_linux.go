@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -98,6 +99,38 @@ func parentOf(pid int) (int, bool) {
 		return 0, syscall.Kill(pid, 0) == syscall.EPERM
 	}
 	return stat.PPID, true
+}
+
+// Listening lists the addresses at which the group of a process accepts TCP connections.
+func Listening(group int) (addresses []string) {
+	listeners := map[string]string{} // by what a descriptor of theirs leads to
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	const listen = 10 // TCP_LISTEN
+	//lint:ignore SA1019 netlink is quicker with many thousand connections; this is read a few times as an engine starts
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
+		lines, _ := read()
+		for _, l := range lines {
+			if l.St == listen {
+				listeners[fmt.Sprintf("socket:[%d]", l.Inode)] = net.JoinHostPort(l.LocalAddr.String(), strconv.FormatUint(l.LocalPort, 10))
+			}
+		}
+	}
+	for _, stat := range listProcesses() {
+		if stat.PGRP != group {
+			continue
+		}
+		p, _ := fs.Proc(stat.PID)
+		targets, _ := p.FileDescriptorTargets() // of one that has ended: none
+		for _, to := range targets {
+			if a := listeners[to]; a != "" && !slices.Contains(addresses, a) {
+				addresses = append(addresses, a)
+			}
+		}
+	}
+	return addresses
 }
 
 // hasEnvironment reports whether a process was started with this NAME=VALUE.

@@ -18,7 +18,10 @@ func Error(what, path string) *openai.Error {
 		return openai.New(openai.UnknownEndpoint, "Files and batches are answered by `thaw serve`, and not on Kubernetes yet.")
 	}
 	below := func(folder string) bool { return len(path) > len(folder) && strings.HasPrefix(path, folder) }
-	if below("/v1/responses/") || below("/v1/chat/completions/") {
+	nearest := nearestPath(path)
+	doubled := nearest != "" && strings.HasSuffix(path, strings.TrimPrefix(nearest, "/v1")) &&
+		slices.ContainsFunc(openai.Endpoints[:], func(e openai.Endpoint) bool { return below(e.Path + "/") })
+	if !doubled && (below("/v1/responses/") || below("/v1/chat/completions/")) {
 		return openai.New(openai.UnknownEndpoint,
 			"Answers are not kept here, so there is none to read, change, cancel or delete: send the whole conversation.")
 	}
@@ -28,9 +31,11 @@ func Error(what, path string) *openai.Error {
 		}
 	}
 	text := "Unknown endpoint: " + what + " " + functions.Clip(path) + "."
-	nearest := nearestPath(path)
 	if nearest != "" && nearest != path {
 		text += " Nearest: `" + nearest + "`."
+		if doubled {
+			text += " Clients add the endpoint to their base URL, which ends with /v1."
+		}
 	} else if strings.HasPrefix(path, "/api/v1") {
 		text += " The paths of the API are at /openapi.json."
 	} else {

@@ -31,6 +31,20 @@ func TestOfAnswers(t *testing.T) {
 	}
 }
 
+// TestOfDoubled: a client whose base URL holds the whole path is told where that ends.
+func TestOfDoubled(t *testing.T) {
+	for path, meant := range map[string]string{
+		"/v1/chat/completions/chat/completions": "/v1/chat/completions", "/v1/chat/completions/v1/chat/completions": "/v1/chat/completions",
+		"/v1/responses/responses": "/v1/responses", "/v1/embeddings/embeddings": "/v1/embeddings", "/v1/messages/v1/messages": "/v1/messages",
+		"/v1/chat/completions/models": "/v1/models",
+	} {
+		if e := unknownpath.Error("this server does not answer", path); e.Status != 404 ||
+			!strings.HasSuffix(e.Message, " Nearest: `"+meant+"`. Clients add the endpoint to their base URL, which ends with /v1.") {
+			t.Errorf("%s: %v", path, e)
+		}
+	}
+}
+
 // TestOfUnserved: endpoints of OpenAI's API that are not served are named with what to do instead.
 func TestOfUnserved(t *testing.T) {
 	const kept = "no conversation is kept here: send all of it to /v1/chat/completions or /v1/responses"

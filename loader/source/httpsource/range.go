@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,7 +199,7 @@ func Status(r *http.Response, location, file string) *source.Error {
 	case code == 401 || code == 403:
 		e.Kind = source.Denied
 	case code == 407:
-		e.Kind, e.Fix = source.Denied, proxyLogin
+		e.Kind, e.Fix = source.Denied, ProxyLogin(r.Header)
 	case code == 404 || code == 410:
 		e.Kind = source.NotFound
 	case code == 412 || code == 416:
@@ -207,13 +208,22 @@ func Status(r *http.Response, location, file string) *source.Error {
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
 	case code/100 == 3:
-		e.Detail += ": a redirect that is not followed"
-		if to, err := r.Location(); err == nil {
-			e.Detail += ", to " + functions.Clip(to.Scheme+"://"+to.Host)
+		to := Redirect(r)
+		if e.Detail += cmp.Or(to, notFollowed); to != "" {
 			e.Fix = "name that server in place of this one, if it is meant"
 		}
 	}
 	return e
+}
+
+const notFollowed = ": a redirect that is not followed"
+
+// Redirect describes whereto an answer redirects; "" for one that names no server.
+func Redirect(r *http.Response) string {
+	if to, err := r.Location(); r.StatusCode/100 == 3 && err == nil {
+		return notFollowed + ", to " + functions.Clip(to.Scheme+"://"+to.Host)
+	}
+	return ""
 }
 
 // GoneIsChanged turns "not found" about a listed file into a change.

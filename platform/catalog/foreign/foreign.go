@@ -25,7 +25,7 @@ type entry struct{ hint, keys string }
 var modelKeys = []entry{
 	{"did you mean source?",
 		"model repo uri storageuri modelid modelpath hfrepo from repository modeluri path modelsource weightspath checkpoint " +
-			"hfmodelid"},
+			"hfmodelid storageuris modeluris"},
 	{"did you mean source? " + remoteHint, "url"},
 	{"its program and arguments are engine: command with args: [PROGRAM, --port, \"{port}\"]",
 		"command cmd entrypoint exec run argv containers"},
@@ -184,6 +184,8 @@ func SuggestKind(kind string, keys []string) string {
 			return "a file of llama-swap? Each model is a document here: kind: Model with engine: command and args: [PROGRAM, --port, \"{port}\"]"
 		case "services":
 			return "a file of docker compose? Each engine is a document here: kind: Model; " + OwnFile
+		case "addr", "data", "functions":
+			return "settings of the server are read by thaw serve --config FILE; " + OwnFile
 		case "from", "parameter", "architectures":
 			return "that is no model file; " + OwnFile
 		}

@@ -81,6 +81,9 @@ func listFiles(paths []string) ([]string, error) {
 			files = append(files, p)
 			continue
 		}
+		if p == "" {
+			return nil, kit.Usage("-f FILE", "the name of a file is empty")
+		}
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
@@ -104,7 +107,7 @@ func listFiles(paths []string) ([]string, error) {
 		}
 		found := false
 		for _, e := range entries {
-			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			if ext := strings.ToLower(filepath.Ext(e.Name())); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
 				files, found = append(files, filepath.Join(p, e.Name())), true
 			}
 		}
@@ -211,7 +214,8 @@ func ReadDeployable(stdin io.Reader, paths []string) (docs []catalog.Document, f
 		return nil, nil, err
 	}
 	if len(docs) == 0 {
-		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
+		return nil, nil, kit.Usage("an object begins with apiVersion: thaw.dev/v1 and its kind; a Team is a file of the folder --functions",
+			"there is no function in %s", strings.Replace(strings.Join(paths, ", "), fromStdin, "the standard input", 1))
 	}
 	rank := func(d catalog.Document) int {
 		return slices.Index([]string{functions.KindRouter, functions.KindComposition}, d.Kind())

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -66,6 +67,61 @@ func NewRoot(name, short string, groups ...[2]string) *Command {
 	root.SetHelpTemplate(helpTemplate)
 	root.SetUsageTemplate(usageTemplate)
 	return root
+}
+
+// Execute runs the verb of args, unless one of them is a long flag with one dash, which would
+// be read as several short ones.
+func Execute(ctx context.Context, root *Command, args []string) error {
+	if err := checkDashes(root, args); err != nil {
+		return err
+	}
+	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
+	return root.ExecuteContext(ctx)
+}
+
+// checkDashes refuses an argument such as -server. A word whose first letter is a short flag
+// with a value, such as -fserve.yaml, has to begin a long flag's name.
+func checkDashes(root *Command, args []string) error {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing || len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return nil
+	}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, f := range []*FlagSet{cmd.Flags(), cmd.InheritedFlags(), cmd.PersistentFlags()} {
+		all.AddFlagSet(f)
+	}
+	names := []string{"help"}
+	if cmd == root {
+		names = append(names, "version")
+	}
+	all.VisitAll(func(f *Flag) { names = append(names, f.Name) })
+	takesValue := func(f *Flag) bool { return f != nil && f.NoOptDefVal == "" }
+	wantsMore := func(word string) bool {
+		name, long := strings.CutPrefix(word, "--")
+		return long && takesValue(all.Lookup(name)) || !long && len(word) == 2 && word[0] == '-' && takesValue(all.ShorthandLookup(word[1:]))
+	}
+	for i, word := range args {
+		if word == "--" {
+			break
+		}
+		name, value, has := strings.Cut(strings.TrimPrefix(word, "-"), "=")
+		if len(name) < 3 || word[0] != '-' || word[1] == '-' || i > 0 && wantsMore(args[i-1]) {
+			continue
+		}
+		near := functions.Filter(names, func(long string) bool { return strings.HasPrefix(long, name) })
+		if len(near) == 0 && !takesValue(all.ShorthandLookup(name[:1])) {
+			near = functions.Nearest(name, names, 1)
+		}
+		if len(near) == 0 {
+			continue
+		}
+		meant := slices.MinFunc(near, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+		if has {
+			meant += "=" + functions.Clip(value)
+		}
+		return Usage("did you mean --"+meant+"?", "%s has one dash: a flag of more than one letter has two", functions.Clip(word))
+	}
+	return nil
 }
 
 // HideInherited leaves the flags of all verbs out of the help of cmd, a verb that
@@ -134,6 +190,9 @@ func flagError(cmd *Command, err error) error {
 	if text := err.Error(); (strings.HasSuffix(text, " -p") || strings.HasSuffix(text, " -a")) && cmd.Flags().Lookup("addr") != nil {
 		hint = "did you mean --addr HOST:PORT?"
 	}
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && len(unknown.GetSpecifiedShortnames()) > 1 {
+		hint = "a flag of more than one letter has two dashes; " + hint
+	}
 	if strings.Contains(err.Error(), "missing unit in duration") {
 		hint = "a duration has a unit, such as 5s or 2m"
 	}
@@ -149,6 +208,14 @@ func flagError(cmd *Command, err error) error {
 
 type Args = cobra.PositionalArgs
 
+// checkEmpty refuses an empty argument, such as a variable of a shell that is not set.
+func checkEmpty(cmd *Command, args []string) error {
+	if slices.Contains(args, "") {
+		return Usage(cmd.UseLine(), "an argument is empty")
+	}
+	return nil
+}
+
 // ExactArgs requires one argument per name; the names are for the error.
 func ExactArgs(names ...string) Args {
 	return func(cmd *cobra.Command, args []string) error {
@@ -158,7 +225,7 @@ func ExactArgs(names ...string) Args {
 		if len(args) > len(names) {
 			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 
@@ -171,7 +238,7 @@ func UpToArgs(name string, most int) Args {
 		if most > 0 && len(args) > most {
 			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 

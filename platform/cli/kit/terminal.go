@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -22,9 +23,9 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
-// NewTerminal finds out which streams are terminals; TERM=dumb and NO_COLOR count.
+// NewTerminal finds out which streams are terminals; TERM=dumb, no TERM and NO_COLOR count.
 func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) *Terminal {
-	dumb := getenv("TERM") == "dumb"
+	dumb := cmp.Or(getenv("TERM"), "dumb") == "dumb"
 	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb, Now: time.Now}
 	t.Color = getenv("NO_COLOR") == "" && !dumb
 	return t

@@ -154,7 +154,7 @@ func bindAdapter(set *safetensors.Set, c *Config, conf *adapterConfig) (*Adapter
 func readMatrix(set *safetensors.Set, name string, rows, cols int) ([]float32, error) {
 	t, ok := set.Lookup(name)
 	if !ok {
-		return nil, fmt.Errorf("tensor %s is missing", name)
+		return nil, fmt.Errorf("tensor %s is missing, though target_modules names it", name)
 	}
 	if !slices.Equal(t.Shape, []int{rows, cols}) {
 		return nil, fmt.Errorf("tensor %s: shape %v, the model and r ask for %v", name, t.Shape, []int{rows, cols})

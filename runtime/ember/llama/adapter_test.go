@@ -325,7 +325,7 @@ func TestBadAdapters(t *testing.T) {
 		{set("alpha_pattern", map[string]int{"q_proj": 8}), "alpha_pattern"},
 		{set("use_new_idea", true), "use_new_idea is not known"},
 		{set("r", 0), "r is 0"},
-		{set("r", "x"), "cannot unmarshal"},
+		{set("r", "x"), "`r` is a string, not a whole number"},
 		{set("r", 4), "shape [2 96]"},
 		{set("r", 65), "rank is 65 and the engine takes 64"},
 		{set("lora_alpha", nil), "lora_alpha is missing"},
