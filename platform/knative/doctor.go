@@ -190,9 +190,9 @@ func servingFinding(version string) Finding {
 
 // checkFeatures checks the settings of Knative that the services need.
 func (d *doctor) checkFeatures(ctx context.Context) error {
-	read := map[string]map[string]string{}
+	read := map[string]*corev1.ConfigMap{}
 	for _, f := range Needs(d.services...) {
-		data, seen := read[f.Map]
+		known, seen := read[f.Map]
 		if !seen {
 			m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
@@ -201,15 +201,15 @@ func (d *doctor) checkFeatures(ctx context.Context) error {
 			if err != nil && !isNotFound(err) {
 				return d.c.WithHint(err, servingNamespace+"/"+f.Map)
 			}
-			if err == nil {
-				data = m.Data
+			if known = m; err != nil {
+				known = &corev1.ConfigMap{}
 			}
-			read[f.Map] = data
+			read[f.Map] = known
 		}
-		has, on := f.On(data)
+		has, on := f.On(known.Data)
 		finding := goodFinding("%s: %s is %s", f.Map, f.Key, has)
 		if !on {
-			finding = badFinding(f.Why+"; "+f.Patch(), "%s", finding.What)
+			finding = badFinding(f.Why+"; "+f.Patch(known.OwnerReferences...), "%s", finding.What)
 		}
 		d.add(finding)
 	}

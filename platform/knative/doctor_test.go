@@ -148,6 +148,10 @@ func TestCheck(t *testing.T) {
 		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
 			features(o)["kubernetes.podspec-init-containers"] = "disabled"
 		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},
+		{name: "a feature that the Knative Operator writes", edit: func(o map[string]runtime.Object) {
+			features(o)["kubernetes.podspec-init-containers"] = "disabled"
+			o["ConfigMap config-features"].(*corev1.ConfigMap).OwnerReferences = []metav1.OwnerReference{{Kind: "KnativeServing", Name: "serving"}}
+		}, what: "config-features: kubernetes.podspec-init-containers is disabled", hint: `kubectl patch knativeserving serving -n knative-serving --type merge -p '{"spec":{"config":{"features":{"kubernetes.podspec-init-containers":"enabled"}}}}'`},
 		{name: "a setting of this model", spec: everything,
 			edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") },
 			what: "kubernetes.podspec-tolerations is disabled", hint: `-p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},

@@ -448,7 +448,7 @@ func TestInstallRefused(t *testing.T) {
 		code, exit            int
 		want                  string
 	}{
-		{"an old Kubernetes", "/validatingadmissionpolicies/", "404 page not found", 404, kit.ExitNotFound, "the cluster has no kind ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1\nhint: thaw needs Kubernetes 1.30 or later"},
+		{"an old Kubernetes", "/validatingadmissionpolicies/", "404 page not found", 404, kit.ExitNotFound, "the cluster has no kind ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1\nhint: thaw needs Kubernetes 1.33 or later"},
 		{"no right", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "clusterroles is forbidden: User \"x\" cannot patch"}`, 403, kit.ExitDenied, "cannot patch\nhint: it takes the rights of cluster-admin"},
 		{"rights that are not held", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "user \"x\" is attempting to grant RBAC permissions not currently held"}`, 403, kit.ExitDenied, "not currently held\nhint: it takes the rights of cluster-admin"},
 	} {

@@ -157,7 +157,8 @@ func (c *command) settings() (s knative.Settings, err error) {
 	for _, word := range c.render.Images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
-			return s, kit.Usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
+			return s, kit.Usage(fmt.Sprintf("such as vllm=%s; engines: %v", knative.DefaultImage(functions.EngineVLLM), functions.Engines),
+				"--image %q does not name an engine and its image", word)
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
@@ -206,9 +207,9 @@ func (c *command) fillInstalled(ctx context.Context, s *knative.Settings) error 
 func (c *command) readPod() (functions.Pod, error) {
 	text, err := os.ReadFile(c.render.Pod)
 	if errors.Is(err, fs.ErrNotExist) {
-		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: err}
+		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: fmt.Errorf("--pod: %w", err)}
 	} else if err != nil {
-		return functions.Pod{}, err
+		return functions.Pod{}, fmt.Errorf("--pod: %w", err)
 	}
 	pod, err := knative.ReadPod(c.render.Pod, text)
 	if err != nil {

@@ -94,7 +94,7 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 			report(Name(x), knative.Created) // its namespace does not exist yet
 		case status.IsNotFound(err) && (x.GetNamespace() == "" || x.GetNamespace() == Namespace): // its kind is not there
 			return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("the cluster has no kind %s of %s", x.GetKind(), x.GetAPIVersion()),
-				Hint: "thaw needs Kubernetes 1.30 or later: kubectl version"}
+				Hint: "thaw needs Kubernetes 1.33 or later: kubectl version"}
 		case err != nil:
 			return c.withHint(err, x)
 		case !there:

@@ -412,7 +412,7 @@ func TestOptions(t *testing.T) {
 		{"image", Options{Image: "dev.local/thaw:test"}, strings.Repeat("-image: example.com/thaw:1 +image: dev.local/thaw:test ", 5)},
 		{"controllers", Options{Controllers: 1}, "-replicas: 2 +replicas: 1 "},
 		{"activators", Options{Activators: 3}, "-replicas: 2 +replicas: 3 "},
-		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
+		{"all nodes", Options{Loaders: map[string]string{}}, `-nvidia.com/gpu.present: "true" +kubernetes.io/os: linux `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
 		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw/sockets")' +|| v.hostPath.path == "/mnt/thaw/sockets")' -message: a pod mounts no folder of its node but that of the loader's socket, /var/lib/thaw/sockets +message: a pod mounts no folder of its node but that of the loader's socket, /mnt/thaw/sockets ` +
 			"-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- " +

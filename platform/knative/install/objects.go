@@ -183,12 +183,11 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		return unstructured.SetNestedField(x.Object, int64(replicas), "spec", "replicas")
 	}
 	if x.GetKind() == "DaemonSet" && o.Loaders != nil {
-		at := []string{"spec", "template", "spec", "nodeSelector"}
-		if len(o.Loaders) == 0 {
-			unstructured.RemoveNestedField(x.Object, at...)
-			return nil
+		nodes := o.Loaders
+		if len(nodes) == 0 {
+			nodes = map[string]string{"kubernetes.io/os": "linux"} // its image is of no other system
 		}
-		return unstructured.SetNestedStringMap(x.Object, o.Loaders, at...)
+		return unstructured.SetNestedStringMap(x.Object, nodes, "spec", "template", "spec", "nodeSelector")
 	}
 	return nil
 }
