@@ -27,7 +27,8 @@ func TestAdviceWords(t *testing.T) {
 			"docker: Error response from daemon: manifest for e:9 not found: manifest unknown.": {"manifest for e:9", "docker pull"},
 		"docker: Error response from daemon: pull access denied for e, repository does not exist": {"denied for e", "docker login"},
 		"sh: 0: Illegal option -o pipefail": {"-o pipefail", "bash in place of sh"},
-		"I1130 00:00:00.0 1 server.cc:1] failed to find x, going on\nE1130 00:00:00.0 1 model_lifecycle.cc:642] failed to load 'm': unable to find backend library\n" +
+		"I1130 00:00:00.0 1 server.cc:1] failed to find x, going on\n" +
+			"E1130 00:00:00.0 1 model_lifecycle.cc:642] failed to load 'm': unable to find backend library\n" +
 			"error: creating server: Internal - failed to load all models": {"it wrote: failed to load 'm': unable to find backend", ""},
 	} {
 		if got := RootCause(log, "exit code 1"); !strings.Contains(got, want[0]) || !strings.Contains(got, want[1]) {
