@@ -68,7 +68,7 @@ var advices = []struct {
 	{regexp.MustCompile(`permission denied .*[Dd]ocker`), "thaw's user needs the group docker"},
 	{regexp.MustCompile(`command not found|Failed to spawn|exec \S+ failed: No such file|(?:exec|line \d+|\d+): \S+: not found|CommandNotFoundError`), "name the program by its whole path, that of its own environment (venv, conda), or set PATH in env"},
 	{regexp.MustCompile(`(?:bash|sh|python\d?)\\r`), "the script has the line ends of Windows: dos2unix FILE"},
-	{regexp.MustCompile(`[Ee]xec format error`), "the program is built for another kind of processor or system, or is a script without #! in its first line"},
+	{regexp.MustCompile(`[Ee]xec format error`), "the program is built for another kind of processor or system, or is a script without #! in its first line: begin args with what runs it, such as sh or python3"},
 	{regexp.MustCompile(`res=<Response \[\d+\]>`), "the engine's own request to 127.0.0.1 went through a proxy: NO_PROXY: 127.0.0.1 in env"},
 	{regexp.MustCompile(`use the 'spawn' start method`), "VLLM_WORKER_MULTIPROC_METHOD: spawn in env"},
 	{regexp.MustCompile(`(?i)\bgloo\b`), "GLOO_SOCKET_IFNAME in env names the network interface: lo on one machine"},
