@@ -105,7 +105,7 @@ func TestInspect(t *testing.T) {
 		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the file has 10 bytes and its header alone should have 72: it was cut short"},
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},
 		{name: "endless header", rank: 8, modules: one, change: weights("\xff\xff\xff\xff\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the header claims 4294967295 bytes; at most 16777216 are read"},
-		{name: "no LoRA in it", rank: 8, err: "holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) but "},
+		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) among 0 tensors"},
 		{name: "a rank of three numbers", rank: 8, change: func(d string) {
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
 				return tensors.Write(w, "F32", []tensors.Source{{Name: "x.lora_A.weight", Shape: []int{8, 2, 2}, Data: make([]float32, 32)},

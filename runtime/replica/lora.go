@@ -114,8 +114,8 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	}
 	if pairs == 0 {
 		names := functions.ConvertAll(tensors[:min(1, len(tensors))], func(t safetensors.Tensor) string { return t.Name })
-		return "", fmt.Errorf("adapter_model.safetensors holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) but %d "+
-			"tensors, such as %v", len(tensors), names)
+		return "", fmt.Errorf("adapter_model.safetensors holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) among "+
+			"%d tensors %v", len(tensors), names)
 	}
 	if len(broken) > 0 {
 		slices.Sort(broken)
