@@ -85,6 +85,7 @@ func TestForeignKeys(t *testing.T) {
 func TestFilesThatAreNoModel(t *testing.T) {
 	for text, want := range map[string]string{
 		"applications:\n  - import_path: a:b\n":                                "Router, Team; thaw init SOURCE writes a model file)",
+		"apiVersion: thaw.dev/v1\nkind: Function\nname: default/m\n":           "thaw describe NAME says where the model file is",
 		"addr: 127.0.0.1:8080\ndata: d\n":                                      "thaw serve --config FILE",
 		"#!/bin/sh\nvllm serve x\n":                                            "(thaw init SOURCE writes a model file)",
 		"GGUF\x00\x01":                                                         "not text in UTF-8 (models are described in YAML or JSON; thaw init SOURCE",
