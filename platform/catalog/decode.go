@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -308,7 +309,7 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 			hint += fmt.Sprintf(": %q", functions.Clip(raw))
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
-	case dashLine.MatchString(n.GetToken().Origin) && n.GetToken().Type == token.StringType:
+	case n.GetToken().Type == token.StringType && strings.Contains(n.GetToken().Origin, "- ") && dashLine.MatchString(n.GetToken().Origin):
 		d.fail(n, path, "indent the dashes of a list alike", "the text goes on over a line that begins with a dash")
 	default:
 		v.SetString(raw)
@@ -392,14 +393,21 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 
 // fieldsOf returns the fields of a struct, those of embedded structs too, by their keys in files.
 func fieldsOf(t reflect.Type) map[string]reflect.StructField {
+	if known, ok := knownFields.Load(t); ok {
+		return known.(map[string]reflect.StructField)
+	}
 	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "-" && name != "" {
 			fields[name] = f
 		}
 	}
+	knownFields.Store(t, fields)
 	return fields
 }
+
+// knownFields is what fieldsOf returned: a dozen types make up all documents.
+var knownFields sync.Map
 
 // table decodes a mapping of text to text.
 func (d *decoder) table(n ast.Node, v reflect.Value, path string) {
