@@ -155,12 +155,12 @@ func (s *Store) AcquirePath(path string) (*Lease, error) {
 func (s *Store) entry(h string) (Entry, error) {
 	dir := s.layout.path("checkpoints", h)
 	raw, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return Entry{}, err
 	}
 	var e Entry
-	if err := json.Unmarshal(raw, &e); err != nil {
-		return Entry{}, fmt.Errorf("manifest of %s: %w", h, err)
+	if err != nil || json.Unmarshal(raw, &e) != nil {
+		e = Entry{Format: format} // of no other version
 	}
 	if e.Format != format || !e.valid(h) {
 		return Entry{Format: e.Format}, source.Fail(source.Missing,

@@ -233,6 +233,9 @@ func (i *Ingest) commit(e Entry) (out Entry, lease *Lease, err error) {
 		if err := s.layout.syncFolder(s.layout.path("blobs", "tree")); err != nil {
 			return err
 		}
+		if err := s.dropUnusable(strings.TrimPrefix(e.Digest, "sha256:")); err != nil {
+			return err
+		}
 		if err := s.layout.publish(e); err != nil {
 			return err
 		}

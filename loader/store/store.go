@@ -134,7 +134,7 @@ func (s *Store) sweep() error {
 			if err := os.RemoveAll(s.layout.path("checkpoints", e.Name())); err != nil {
 				return err
 			}
-		} else if err := s.dropOtherFormat(e.Name()); err != nil {
+		} else if err := s.dropUnusable(e.Name()); err != nil {
 			return err
 		}
 	}
@@ -152,10 +152,10 @@ func (s *Store) sweep() error {
 	return s.Plans.dropKnown()
 }
 
-// dropOtherFormat deletes a checkpoint of another version of thaw, unless it is pinned or a
-// process uses it. Its manifest names digests of another kind: it cannot be verified or
-// shared.
-func (s *Store) dropOtherFormat(h string) error {
+// dropUnusable deletes a checkpoint whose manifest is damaged, or of another version of thaw and
+// not pinned, unless a process uses it. A manifest of another version names digests of another
+// kind: it cannot be verified or shared.
+func (s *Store) dropUnusable(h string) error {
 	e, err := s.entry(h)
 	if source.KindOf(err) != source.Missing {
 		return nil
@@ -165,11 +165,15 @@ func (s *Store) dropOtherFormat(h string) error {
 			"needs it", "folder", s.layout.path("checkpoints", h))
 		return nil
 	}
+	what := "checkpoint of another version of thaw"
+	if e.Format == format {
+		what = "damaged checkpoint"
+	}
 	ok, err := s.evictCheckpoint(h)
 	if ok && err == nil {
-		s.o.Log.Warn("checkpoint of another version of thaw deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
+		s.o.Log.Warn(what+" deleted, it is staged again when a model needs it", "digest", "sha256:"+h)
 	}
-	return err
+	return ignoreMissing(err)
 }
 
 const newPrefix = ".new-"

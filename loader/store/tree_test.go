@@ -457,3 +457,43 @@ func damageFile(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 }
+
+// TestDamagedManifest: a checkpoint whose manifest was cut, overwritten or removed is staged again,
+// by the store that runs and by one that is opened anew; one in use is not deleted.
+func TestDamagedManifest(t *testing.T) {
+	files := map[string][]byte{"a.gguf": testBytes(3000, 1)}
+	for name, damage := range map[string]func(manifest string) error{
+		"cut":         func(manifest string) error { return os.WriteFile(manifest, nil, 0o644) },
+		"overwritten": func(manifest string) error { return os.WriteFile(manifest, make([]byte, 900), 0o644) },
+		"removed":     os.Remove,
+	} {
+		for _, opened := range []bool{false, true} {
+			data := t.TempDir()
+			s := openStore(t, store.Options{Dir: data})
+			e := mustStage(t, s, "one", files)
+			if err := s.SetPin(e.Digest, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(filepath.Join(filepath.Dir(e.Path), "manifest.json")); err != nil {
+				t.Fatal(err)
+			}
+			if opened {
+				s = openStore(t, store.Options{Dir: data})
+			}
+			if _, _, err := s.Acquire(e.Digest); source.KindOf(err) != source.Missing {
+				t.Errorf("%s, opened %v: %v", name, opened, err)
+			}
+			if again, lease, err := stage(s, "one", files); err != nil || again.Digest != e.Digest {
+				t.Errorf("%s, opened %v: staged again: %s, %v", name, opened, again.Digest, err)
+			} else if err := damage(filepath.Join(filepath.Dir(e.Path), "manifest.json")); err != nil {
+				t.Fatal(err)
+			} else if _, _, err := stage(s, "one", files); source.KindOf(err) != source.Missing {
+				t.Errorf("%s, opened %v, in use: %v", name, opened, err)
+			} else if _, err := os.Stat(filepath.Join(e.Path, "a.gguf")); err != nil {
+				t.Errorf("%s, opened %v: deleted while it is in use: %v", name, opened, err)
+			} else {
+				lease.Release()
+			}
+		}
+	}
+}
