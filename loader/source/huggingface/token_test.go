@@ -64,6 +64,7 @@ func TestHubThatIsNotAsked(t *testing.T) {
 		kind        source.Kind
 		want        string
 	}{
+		{"HF_TOKEN", "hf_\u2014a", source.BadSource, "the token of HF_TOKEN holds a blank or a line end, or a character that is not ASCII"},
 		{"HF_TOKEN", "hf_a\nhf_b", source.BadSource, "the token of HF_TOKEN holds a blank or a line end"},
 		{"HUGGING_FACE_HUB_TOKEN", "Bearer hf_a", source.BadSource, "the token of HUGGING_FACE_HUB_TOKEN holds a blank"},
 		{"HF_HUB_OFFLINE", "1", source.Denied, "HF_HUB_OFFLINE is set (unset it"},
