@@ -38,6 +38,33 @@ func ReservedFlag(e Engine, arg string) string {
 // splitFlag is a flag with its value in one element, as in one word of a shell.
 var splitFlag = regexp.MustCompile(`^--?[A-Za-z][\w-]*\s`)
 
+// What only a shell understands: its own commands and variables before a program, and operators between arguments.
+var (
+	shellCommand  = regexp.MustCompile(`^(?:source|\.|cd|export|eval|exec|set|ulimit|unset)$`)
+	shellVariable = regexp.MustCompile(`^[A-Za-z_]\w*=`)
+	shellOperator = regexp.MustCompile(`^(?:&&?|\|\|?|;|<|[012&]?>{1,2}(?:&[012])?)$`)
+)
+
+// checkShellWords checks the arguments of a command for what only a shell understands: none reads them.
+func (p *problems) checkShellWords(args []string) {
+	for i, a := range args {
+		at := fmt.Sprintf("spec.args[%d]", i)
+		first, _, more := strings.Cut(a, " ")
+		switch {
+		case i == 0 && shellCommand.MatchString(a), i > 0 && shellOperator.MatchString(a) && !strings.HasPrefix(args[i-1], "-"):
+			p.add(at, "[bash, -c, \"… && exec my-server --port {port}\"]; env and folder set variables and the folder",
+				"%q is a word of a shell, and none reads args", a)
+			return // the others come from it
+		case i == 0 && shellVariable.MatchString(a):
+			p.add(at, "{"+strings.Replace(Clip(a), "=", ": ", 1)+"} in env", "a variable is no program")
+		case i == 0 && more && !strings.Contains(first, "/"):
+			p.add(at, "["+strings.Join(strings.Fields(Clip(a)), ", ")+"]", "each argument is an element of its own")
+		case strings.HasPrefix(a, "~/"):
+			p.add(at, "write its whole path", "a home folder is no ~ here")
+		}
+	}
+}
+
 // checkArgs checks the arguments of an engine, and the words that thaw fills in.
 func (p *problems) checkArgs(s *ModelSpec) {
 	command := s.Engine == EngineCommand
@@ -70,6 +97,9 @@ func (p *problems) checkArgs(s *ModelSpec) {
 	fills := func(word string) bool {
 		has := func(text string) bool { return strings.Contains(text, word) }
 		return slices.ContainsFunc(s.Args, has) || slices.ContainsFunc(slices.Collect(maps.Values(s.Env)), has)
+	}
+	if command {
+		p.checkShellWords(s.Args)
 	}
 	if command && len(s.Args) > 0 && !fills("{port}") {
 		p.add("spec.args", "such as --port, \"{port}\"; or PORT: \"{port}\" in env",

@@ -3,6 +3,7 @@ package functions
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -104,6 +105,17 @@ const (
 	StartPlain = "plain" // executed
 )
 
+// SoFar begins the StartNote of an engine that was started and does something else than serve.
+const SoFar = "so far "
+
+// Problem is what holds a start up, while it goes on; "" for nothing: its source, or its engine.
+func (t *Timeline) Problem() string {
+	if t.Start == "" || strings.HasPrefix(t.StartNote, SoFar) {
+		return t.StartNote
+	}
+	return ""
+}
+
 // Timeline is one cold start as it went, phase by phase.
 type Timeline struct {
 	ID       string `json:"id"`
@@ -111,7 +123,7 @@ type Timeline struct {
 	Replica  string `json:"replica,omitempty"`
 	Request  string `json:"request,omitempty"` // the first request that waited for it, once it no longer waits
 	// Start is StartWarm or StartPlain, "" before the process is there;
-	// StartNote says why it is plain where warm was wanted.
+	// StartNote says why it is plain where warm was wanted, or what holds the start up, see Problem.
 	Start     string    `json:"start,omitempty"`
 	StartNote string    `json:"start_note,omitempty"`
 	Node      string    `json:"node,omitempty"`

@@ -102,12 +102,15 @@ func ParseSpan(s string) (time.Duration, bool) {
 // Blocked is the state of a function that no node takes now, as people see it.
 const Blocked = "blocked"
 
-// StateWord is the state of f as people see it, and why it is blocked.
+// StateWord is the state of f as people see it, and why it is blocked, or what holds its start up.
 func StateWord(f *snapshot.Snapshot) (state, reason string) {
 	if f.Blocked != nil && len(f.Replicas) == 0 {
 		return Blocked, f.Blocked.Message
 	}
-	return f.State.Word(), ""
+	if f.Starting() && f.ColdStart != nil {
+		reason = f.ColdStart.Problem()
+	}
+	return f.State.Word(), reason
 }
 
 // HeldComment appends the comment of a held stream.

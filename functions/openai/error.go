@@ -104,14 +104,14 @@ var catalogue = map[Code]catalogueRow{
 	InsufficientQuota:        {429, "insufficient_quota", "", 0, false, "The team's budget is used up."},
 	GPUQuotaExceeded:         {429, typeRate, "", 30 * time.Second, true, "The team's GPU quota is in use."},
 	PrewarmBudgetExceeded:    {429, typeRate, "", time.Minute, true, "The budget of prewarms is used up."},
-	QueueFull:                {503, typeServer, "", 5 * time.Second, true, "The queue for this model is full."},
+	QueueFull:                {503, typeServer, "", 5 * time.Second, true, "The queue for this model is full (queue.requests and queue.bytes of its model file)."},
 	ModelLoading:             {503, typeServer, "", 10 * time.Second, true, "The model is loading."},
 	ModelLoadFailed:          {503, typeServer, "", 0, false, "The model could not be loaded."},
 	ServiceUnavailable:       {503, typeServer, "", 5 * time.Second, true, "The service cannot be reached now."},
 	ShuttingDown:             {503, typeServer, "", time.Second, true, "The server is shutting down."},
 	EngineCrashed:            {502, typeServer, "", time.Second, true, "The engine died before it answered."},
 	EngineHung:               {504, typeServer, "", time.Second, true, "The engine stopped making progress."},
-	QueueTimeout:             {504, typeServer, "", 5 * time.Second, true, "No replica took the request in time."},
+	QueueTimeout:             {504, typeServer, "", 5 * time.Second, true, "No replica took the request in time (queue.wait of its model file, or the bound that the request sets)."},
 }
 
 func lookup(c Code) catalogueRow {

@@ -68,15 +68,15 @@ func checkJSONEnds(r io.ReaderAt, size int64) error {
 	begin, end = bytes.TrimLeft(begin, blanks), bytes.TrimRight(end, blanks)
 	switch {
 	case size == 0:
-		return source.Fail(source.Truncated, "is empty", WayOut(""))
+		return source.Fail(source.Truncated, "is empty", "")
 	case len(begin) > 0 && begin[0] != '{':
-		reason := cmp.Or(safetensors.Describe(begin[:min(len(begin), 8)]), "it does not begin with {")
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with {")
 		if err := pythonjson.CheckObject(begin); bytes.IndexByte([]byte("\xef\xff\xfe"), begin[0]) >= 0 && err != nil {
 			reason = err.Error()
 		}
-		return source.Fail(source.Corrupt, "not a JSON object: "+reason, WayOut(reason))
+		return source.Fail(source.Corrupt, "not a JSON object: "+reason, "")
 	case len(end) > 0 && end[len(end)-1] != '}':
-		return source.Fail(source.Truncated, "does not end as a JSON object does: it was cut short", WayOut(""))
+		return source.Fail(source.Truncated, "does not end as a JSON object does: it was cut short", "")
 	}
 	return nil
 }
@@ -85,14 +85,18 @@ func checkJSONEnds(r io.ReaderAt, size int64) error {
 func GGUF(r io.ReaderAt, size int64) error {
 	var head [24]byte
 	if size < int64(len(head)) {
-		return source.Fail(source.Truncated, fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size), WayOut(""))
+		return source.Fail(source.Truncated, fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size), "")
 	}
 	if err := readFull(r, head[:]); err != nil {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		reason := cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")
-		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, WayOut(reason))
+		begin := make([]byte, min(size, safetensors.MostQuoted))
+		if err := readFull(r, begin); err != nil {
+			return err
+		}
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with GGUF")
+		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, "")
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: "GGUF: " + gguf.VersionProblem(v)}
@@ -100,20 +104,20 @@ func GGUF(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// checkTensors returns an error for a GGUF file that ends before its last tensor begins, or
+// checkTensors returns an error for a GGUF file that ends before its last tensor does, or
 // that is one of several parts by its metadata and not by its name.
 func checkTensors(name string, r io.ReaderAt, size int64) error {
 	m, least, err := gguf.ReadWhole(r, size)
 	if e, ok := errors.AsType[*gguf.Error](err); ok && !e.Truncated {
 		return nil // the engine says what it cannot read
 	} else if ok {
-		return source.Fail(source.Truncated, "GGUF: "+e.Reason, WayOut(""))
+		return source.Fail(source.Truncated, "GGUF: "+e.Reason, "")
 	} else if err != nil {
 		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	}
 	if size < least {
 		return source.Fail(source.Truncated,
-			fmt.Sprintf("the file has %d bytes and its last tensor begins at %d: it was cut short", size, least-1), WayOut(""))
+			fmt.Sprintf("the file has %d bytes and its tensors take it to %d at least: it was cut short", size, least), "")
 	}
 	parts := m.Int("split.count")
 	if _, _, of, ok := weightsets.Split(path.Base(name)); parts > 1 && (!ok || of != parts) {
@@ -132,7 +136,7 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	if err := pythonjson.CheckObject(raw); err != nil {
 		e := source.Fail(source.Corrupt, "not a JSON object that engines can read", "mend it there, or copy the file again")
 		e.Err = err
-		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
+		if what := safetensors.Describe(raw); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
 			e.Detail += ": " + what
 		}
 		return e

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -27,6 +28,31 @@ type config map[string]any
 
 // textParts are where models that read more than text keep the settings of their text part.
 var textParts = []string{"text_config", "llm_config", "language_config"}
+
+// usual are the values that transformers' classes have for keys that a configuration leaves out,
+// as those of models that read pictures do.
+var usual = map[string]config{
+	"llama": {"hidden_size": 4096., "intermediate_size": 11008., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"max_position_embeddings": 2048.},
+	"mistral": {"hidden_size": 4096., "intermediate_size": 14336., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"num_key_value_heads": 8., "max_position_embeddings": 131072.},
+	"gemma": {"head_dim": 256., "max_position_embeddings": 8192.},
+	"gemma3_text": {"hidden_size": 2304., "intermediate_size": 9216., "num_hidden_layers": 26., "num_attention_heads": 8.,
+		"num_key_value_heads": 4., "head_dim": 256., "max_position_embeddings": 131072., "sliding_window": 4096.,
+		"sliding_window_pattern": 6., "vocab_size": 262208.},
+	"falcon": {"max_position_embeddings": 2048.},
+}
+
+// filled is a configuration with the usual values of what it leaves out.
+func (c config) filled() config {
+	u := usual[c.text("model_type")]
+	if u == nil {
+		return c
+	}
+	u = maps.Clone(u)
+	maps.Copy(u, c)
+	return u
+}
 
 // number returns the first of keys that is a number above 0.
 func (c config) number(keys ...string) int {
@@ -92,9 +118,9 @@ func parseConfig(raw []byte) (facts, error) {
 	if err := decode(configName, raw, &top); err != nil {
 		return f, err
 	}
-	c := top
+	c := top.filled()
 	for _, k := range textParts {
-		if p := top.part(k); p.number("num_hidden_layers", "n_layer", "num_layers") > 0 {
+		if p := top.part(k).filled(); p.number("num_hidden_layers", "n_layer", "num_layers") > 0 {
 			c = p
 			break
 		}
@@ -119,7 +145,7 @@ func parseConfig(raw []byte) (facts, error) {
 	f.experts = c.number("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 	m := &f.model
 	m.Quantized = f.quantization != ""
-	m.Hidden = c.number("hidden_size", "n_embd", "d_model", "dim")
+	m.Hidden = c.number("hidden_size", "n_embd", "n_embed", "d_model", "dim")
 	m.Heads = c.number("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads")
 	m.Vocab = cmp.Or(c.number("padded_vocab_size", "vocab_size"), top.number("vocab_size"))
 	m.Inter = interOf(c)
@@ -165,6 +191,7 @@ func kindOf(architecture, modelType string) Kind {
 	}{
 		{"ForCausalLM", Generates}, {"LMHeadModel", Generates}, {"ForConditionalGeneration", Generates},
 		{"ForSequenceClassification", Scores}, {"ForRewardModel", Scores}, {"RewardModel", Scores},
+		{"ChatModel", Generates}, {"ChatGLMModel", Generates}, {"MiniCPMV", Generates}, {"MiniCPMO", Generates},
 		{"ForTextEmbedding", Embeds}, {"EmbeddingModel", Embeds}, {"Model", Embeds},
 	} {
 		if strings.HasSuffix(architecture, e.end) {
@@ -202,7 +229,7 @@ func quantizationOf(top, c config) string {
 // the experts it visits, whichever is more.
 func interOf(c config) int {
 	dense := c.number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim")
-	dense = cmp.Or(dense, 4*c.number("hidden_size", "n_embd", "d_model"))
+	dense = cmp.Or(dense, 4*c.number("hidden_size", "n_embd", "n_embed", "d_model"))
 	expert := c.number("moe_intermediate_size", "expert_ffn_hidden_size")
 	visited := c.number("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
 	if expert == 0 && c.number("num_local_experts") > 0 {

@@ -116,7 +116,7 @@ func headerError(err error, name string) error {
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
-	return source.Fail(kind, "its header cannot be used: "+err.Error(), headercheck.WayOut(err.Error())).At("", name)
+	return source.Fail(kind, "its header cannot be used: "+err.Error(), "").At("", name)
 }
 
 // modelOpt names the quantisation of a hf_quant_config.json.

@@ -3,6 +3,7 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -59,6 +60,13 @@ type Checkpoint struct {
 	reader     *reader
 }
 
+// HasTokenizer reports whether a file by its name is one of a tokenizer.
+func (c *Checkpoint) HasTokenizer() bool {
+	return slices.ContainsFunc(c.reader.names, tokenizerName.MatchString)
+}
+
+var tokenizerName = regexp.MustCompile(`(?i)(?:^|/)(?:[^/]*token|vocab|spiece|sentencepiece|tekken)[^/]*$`)
+
 // ReadFile returns a small file of the source, such as its tokenizer.
 func (c *Checkpoint) ReadFile(name string) ([]byte, error) {
 	f, ok := c.reader.file(name)
@@ -103,6 +111,10 @@ func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
 	}
 	c.Format, c.Left = shape.format, shape.left
 	for _, f := range shape.files {
+		if e, ok := errors.AsType[*source.Error](source.CheckName(f.Name)); ok {
+			e.Fix = "rename it"
+			return nil, r.named(e)
+		}
 		c.Files++
 		c.Stored += f.Size
 	}
@@ -136,7 +148,7 @@ func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, e
 		return Adapter{}, "", err
 	}
 	if _, ok := r.file(adapterName); !ok {
-		fix := "name the folder that PEFT wrote"
+		fix := "name the folder that PEFT wrote; of a GGUF adapter, engine llamacpp and args: [--lora, FILE]"
 		if i := slices.IndexFunc(r.files, func(f source.File) bool { return path.Base(f.Name) == adapterName }); i >= 0 {
 			fix = "name " + functions.Clip(path.Dir(r.files[i].Name)) + " below it"
 		}
@@ -199,9 +211,10 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		return weightSet{}, source.Fail(source.Missing, "has its weights in GGUF, which llamacpp alone reads here",
 			"leave --engine out, or name a source with safetensors")
 	case len(pickles) > 0:
+		telling := functions.Filter(r.names, func(n string) bool { return slices.Contains(pickles, n) || strings.HasPrefix(n, "vocabulary.") })
 		return weightSet{}, &source.Error{Kind: source.Refused,
-			Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
-			Fix:    source.WithoutWeights(pickles, "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)")}
+			Detail: fmt.Sprintf("has no weights but %s: such files run code when they are read, so thaw stages none", shortList(pickles)),
+			Fix:    source.WithoutWeights(telling, "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)")}
 	case len(below) > 0:
 		return weightSet{}, source.Fail(source.Missing, fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
 			r.wayBelow(below))

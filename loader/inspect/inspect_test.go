@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 		{"an older GGUF", map[string]string{"m.gguf": "GGUF\x01\x00\x00\x00" + strings.Repeat("\x00", 40)}, "", source.Corrupt, []string{"version 1 is not known: convert the model to GGUF anew"}},
 		{"a GGUF for other machines", map[string]string{"m.gguf": "GGUF\x00\x00\x00\x03" + strings.Repeat("\x00", 40)}, "", source.Corrupt, []string{"big-endian"}},
 		{"below", map[string]string{"a/config.json": llama, "a/model.safetensors": weights()}, "", source.Missing, []string{"below: a/model.safetensors", "name the folder"}},
-		{"pickles", map[string]string{configName: llama, "pytorch_model.bin": "x"}, "", source.Refused, []string{"pickles only (pytorch_model.bin)", "safe_serialization=True"}},
+		{"pickles", map[string]string{configName: llama, "pytorch_model.bin": "x"}, "", source.Refused, []string{"has no weights but pytorch_model.bin: such files run code", "safe_serialization=True"}},
 		{"both formats", map[string]string{configName: llama, "model.safetensors": weights(), "m.gguf": "GGUF"}, "", source.Refused, []string{"two sets of weights", "--engine llamacpp", "--engine vllm"}},
 		{"two of GGUF", map[string]string{"m-Q4.gguf": "GGUF", "m-Q8.gguf": "GGUF"}, "", source.Refused, []string{"2 sets of weights: m-Q4.gguf (4 B), m-Q8.gguf (4 B)", "weights: PATTERN"}},
 		{"two of safetensors", map[string]string{configName: llama, "model.safetensors": weights(), "model.fp16.safetensors": weights()}, "", source.Refused, []string{"2 sets of weights and no index", "folder of its own"}},

@@ -43,6 +43,14 @@ func TestLayoutsThatAreNoModel(t *testing.T) {
 		"a config of Windows":        {map[string]string{"config.json.txt": "{}", "model.safetensors": "x"}, `rename "config.json.txt" to config.json`},
 		"another config":             {map[string]string{"configuration.json": "{}", "model.safetensors": "x"}, "has weights and no config.json (name the folder"},
 		"adapters alone":             {map[string]string{"checkpoint-600/adapter_config.json": lora, "checkpoint-600/adapter_model.safetensors": "x"}, "--adapter NAME=SOURCE/checkpoint-600"},
+		"CTranslate2":                {map[string]string{"model.bin": "x", "config.json": "{}", "vocabulary.json": "[]"}, "a model of CTranslate2 or MLC is for another engine"},
+		"MLC":                        {map[string]string{"params_shard_0.bin": "x", "mlc-chat-config.json": "{}"}, "a model of CTranslate2 or MLC"},
+		"OpenVINO":                   {map[string]string{"openvino_model.xml": "x", "openvino_model.bin": "x", "config.json": "{}"}, "openvino_model.xml is for an engine of another kind"},
+		"DVC":                        {map[string]string{"model.safetensors.dvc": "x", "config.json": "{}"}, "dvc pull"},
+		"a partial download":         {map[string]string{"model.safetensors.partial": "x", "config.json": "{}"}, "is of a download that has not finished"},
+		"pickles beside ONNX":        {map[string]string{"onnx/model.onnx": "x", "pytorch_model.bin": "x", "config.json": "{}"}, "(save the model as safetensors"},
+		"a name that is refused":     {map[string]string{"m:Q4.gguf": begin}, "holds a backslash or a colon (rename it)"},
+		"a name of a device":         {map[string]string{"NUL.gguf": begin}, "is a device on some systems (rename it)"},
 		"MLX":                        {map[string]string{"config.json": llama, "model.safetensors": namedWeights("model.embed_tokens.weight", "U32")}, "in the format of MLX, which mlx_lm.server reads"},
 		"EXL2":                       {map[string]string{"config.json": llama, "output.safetensors": namedWeights("model.layers.0.mlp.up_proj.q_weight", "I32")}, "in the format of EXL2"},
 		"EXL3 by its configuration":  {map[string]string{"config.json": strings.Replace(llama, "{", `{"quantization_config":{"quant_method":"exl3","bits":3.0},`, 1), "model.safetensors": weights()}, "in the format of EXL3"},
@@ -104,6 +112,42 @@ func TestBesideAModel(t *testing.T) {
 	if _, err = Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{"lora.gguf": adapter})); source.KindOf(err) != source.Refused ||
 		!strings.Contains(err.Error(), "LoRA adapter in GGUF") {
 		t.Error(err)
+	}
+}
+
+// TestUsualValues: configurations that leave out what transformers' classes have by themselves, and
+// those that name things in their own way.
+func TestUsualValues(t *testing.T) {
+	for name, x := range map[string]struct {
+		config  string
+		kind    Kind
+		context int
+		cache   []sizing.Layers
+	}{
+		"gemma-3-4b-it": {`{"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3","text_config":{"hidden_size":2560,"intermediate_size":10240,
+			"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},"sliding_window":1024},"vision_config":{"a":1}}`,
+			Generates, 131072, []sizing.Layers{{Count: 5, Token: 4096, Heads: 4}, {Count: 29, Token: 4096, Heads: 4, Window: 1024}}},
+		"llava-1.5-7b-hf": {`{"architectures":["LlavaForConditionalGeneration"],"model_type":"llava","text_config":{"max_position_embeddings":4096,
+			"model_type":"llama","vocab_size":32064},"vision_config":{"a":1}}`, Generates, 4096, []sizing.Layers{{Count: 32, Token: 16384, Heads: 32}}},
+		"llava-v1.6-mistral-7b-hf": {`{"architectures":["LlavaNextForConditionalGeneration"],"model_type":"llava_next","text_config":{"intermediate_size":14336,
+			"max_position_embeddings":32768,"model_type":"mistral","num_key_value_heads":8,"sliding_window":null}}`, Generates, 32768,
+			[]sizing.Layers{{Count: 32, Token: 4096, Heads: 8}}},
+		"falcon-7b": {`{"architectures":["FalconForCausalLM"],"model_type":"falcon","hidden_size":4544,"num_hidden_layers":32,"num_attention_heads":71,
+			"multi_query":true}`, Generates, 2048, []sizing.Layers{{Count: 32, Token: 256, Heads: 1}}},
+		"bloom": {`{"architectures":["BloomForCausalLM"],"model_type":"bloom","n_embed":4096,"n_layer":30,"num_attention_heads":32,"seq_length":2048}`,
+			Generates, 2048, []sizing.Layers{{Count: 30, Token: 16384, Heads: 32}}},
+		"dbrx": {`{"architectures":["DbrxForCausalLM"],"model_type":"dbrx","d_model":6144,"n_layers":40,"n_heads":48,"max_seq_len":32768,
+			"attn_config":{"kv_n_heads":8}}`, Generates, 32768, []sizing.Layers{{Count: 40, Token: 4096, Heads: 8}}},
+		"InternVL": {`{"architectures":["InternVLChatModel"],"model_type":"internvl_chat","llm_config":{"hidden_size":3584,"num_hidden_layers":28,
+			"num_attention_heads":28,"num_key_value_heads":4,"max_position_embeddings":32768,"model_type":"qwen2"}}`, Generates, 32768,
+			[]sizing.Layers{{Count: 28, Token: 2048, Heads: 4}}},
+		"ChatGLM3": {`{"architectures":["ChatGLMModel"],"model_type":"chatglm","hidden_size":4096,"num_layers":28,"num_attention_heads":32,
+			"multi_query_group_num":2,"kv_channels":128,"seq_length":8192}`, Generates, 8192, []sizing.Layers{{Count: 28, Token: 1024, Heads: 2}}},
+	} {
+		c, err := Read(t.Context(), "s3://bucket/m", inMemory(map[string]string{configName: x.config, "model.safetensors": weights()}))
+		if err != nil || c.Kind != x.kind || c.Sizing.Context != x.context || !slices.Equal(c.Sizing.Cache, x.cache) {
+			t.Errorf("%s: %v, %+v", name, err, c)
+		}
 	}
 }
 

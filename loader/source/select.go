@@ -227,22 +227,26 @@ func WithoutWeights(names []string, otherwise string) string {
 	for _, name := range names {
 		base := strings.ToLower(path.Base(name))
 		switch path.Ext(base) {
-		case ".part", ".incomplete", ".crdownload", ".aria2", ".download", ".tmp":
+		case ".part", ".partial", ".incomplete", ".crdownload", ".aria2", ".download", ".tmp":
 			return functions.Clip(name) + " is of a download that has not finished: finish it"
 		case ".zip", ".tar", ".gz", ".tgz", ".zst", ".xz", ".bz2", ".lz4", ".7z", ".rar", ".nemo", ".llamafile":
 			return "unpack " + functions.Clip(name) + ", and name the folder with safetensors or GGUF"
-		case ".onnx", ".engine", ".mlmodel", ".tflite":
+		case ".onnx", ".engine", ".plan", ".mlmodel", ".mil", ".tflite", ".pte", ".task", ".litertlm", ".rkllm", ".mnn", ".xml":
 			return functions.Clip(name) + " is for an engine of another kind, which engine: command starts"
 		case ".distcp":
 			return "the checkpoint of a training with FSDP is joined by accelerate merge-weights " + functions.Clip(path.Dir(name)) + " OUT"
-		case ".h5", ".msgpack", ".npz":
-			return functions.Clip(name) + " is of TensorFlow, Flax or MLX: save the model as safetensors"
+		case ".dvc":
+			return functions.Clip(name) + " is a pointer of DVC: dvc pull"
+		case ".h5", ".msgpack", ".npz", ".pb", ".keras", ".pdparams", ".ocdbt":
+			return functions.Clip(name) + " is of TensorFlow, Flax, Paddle or MLX: save the model as safetensors"
 		}
 		switch {
 		case Weights(strings.TrimSpace(base)) && !Weights(base):
 			return fmt.Sprintf("rename %q, whose name ends with a blank", functions.Clip(name))
 		case weightsets.IsProjector(base):
 			return functions.Clip(name) + " reads images for a model, whose own GGUF file is missing beside it"
+		case strings.HasPrefix(base, "vocabulary.") || strings.HasPrefix(base, "mlc-chat-config"):
+			return "a model of CTranslate2 or MLC is for another engine, which engine: command starts"
 		case strings.Contains(base, "mp_rank_"):
 			return "the checkpoint of a training with DeepSpeed is joined by the zero_to_fp32.py beside it, with --safe_serialization"
 		case strings.HasPrefix(base, "consolidated.") && path.Ext(base) == ".pth":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +124,7 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
-	if said := b.String(); e.Fix == "" && (strings.Contains(said, ": convert ") || strings.Contains(said, "decompress ")) {
+	if e.Fix == "" && saysWayOut.MatchString(b.String()) {
 		fix = "" // another copy would be the same
 	}
 	if e.Fix == "" && e.Busy {
@@ -137,6 +138,9 @@ func (e *Error) Error() string {
 	}
 	return b.String()
 }
+
+// saysWayOut matches what says what else helps.
+var saysWayOut = regexp.MustCompile(`: (?:convert|decompress|rename) `)
 
 // fixes are what helps against an error without a Fix of its own.
 var fixes = map[Kind]string{

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -170,17 +171,14 @@ type NoSpace struct {
 
 func (s *NoSpace) Error() string {
 	size := func(n int64) string { return functions.Bytes(n).Human() }
-	text := fmt.Sprintf("%s: %s are needed", s.Dir, size(s.Needed))
+	text := fmt.Sprintf("%s: %s are needed, and ", s.Dir, size(s.Needed))
 	switch {
 	case s.Budget > 0:
-		return fmt.Sprintf("%s, and %s are left of the %s that it may take", text, size(s.Free), size(s.Budget))
+		return text + fmt.Sprintf("%s are left of the %s that it may take", size(s.Free), size(s.Budget))
 	case s.Free-s.Kept >= s.Needed:
-		return fmt.Sprintf("%s, and its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", text,
-			size(s.Free))
-	case s.Kept > 0:
-		return fmt.Sprintf("%s, and %s are free on its disk, of which %s stay free", text, size(s.Free), size(s.Kept))
+		return text + fmt.Sprintf("its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", size(s.Free))
 	}
-	return fmt.Sprintf("%s, and %s are free on its disk", text, size(s.Free))
+	return text + fmt.Sprintf("%s are free on its disk, of which %s stay free", size(s.Free), size(s.Kept))
 }
 
 // evictOldest evicts one thing; false if nothing can be evicted.
@@ -215,6 +213,70 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		return true, nil
 	}
 	return s.dropPart(keepPart)
+}
+
+// Unfinished is a staging that no process has claimed.
+type Unfinished struct {
+	Key      string
+	Location string // "" where it ended before its files were known
+	Path     string
+	Files    int
+	Bytes    int64 // that it takes of the store
+	LastUsed time.Time
+}
+
+// Unfinished lists the stagings that no process has claimed.
+func (s *Store) Unfinished() (out []Unfinished, err error) {
+	dirs, err := os.ReadDir(s.layout.path("parts"))
+	if err != nil {
+		return nil, diskError("", err)
+	}
+	for _, d := range dirs {
+		if !isHex(d.Name(), 32) {
+			continue
+		}
+		u := Unfinished{Key: d.Name(), Path: s.layout.path("parts", d.Name())}
+		lock, err := lockFile(filepath.Join(u.Path, "lock"), true, false)
+		if err != nil {
+			continue // claimed, or removed just now
+		}
+		if b, err := os.ReadFile(filepath.Join(u.Path, "progress")); err == nil && len(b) > 16 {
+			u.Location = string(b[16:])
+		}
+		err = walkFiles(u.Path, func(name string, fi fs.FileInfo) error {
+			if name := filepath.Base(name); name != "lock" && name != "progress" && filepath.Ext(name) != ".journal" {
+				u.Files, u.Bytes = u.Files+1, u.Bytes+fi.Size()
+			}
+			if fi.ModTime().After(u.LastUsed) {
+				u.LastUsed = fi.ModTime()
+			}
+			return nil
+		})
+		lock.Close()
+		if err != nil {
+			return nil, diskError("", err)
+		}
+		out = append(out, u)
+	}
+	return out, nil
+}
+
+// RemoveUnfinished removes a staging that no process has claimed. A claimed one stays, with an
+// error of kind Refused.
+func (s *Store) RemoveUnfinished(key string) error {
+	dir := s.layout.path("parts", key)
+	if _, err := os.Stat(dir); !isHex(key, 32) || err != nil {
+		return &source.Error{Kind: source.Missing, Detail: "unfinished download " + key + " is not in the store"}
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
+	if errors.Is(err, errBusy) {
+		return &source.Error{Kind: source.Refused, Detail: "download " + key + " is running", Fix: "remove the model that it is for first"}
+	}
+	if err != nil {
+		return diskError("", ignoreMissing(err)) // its owner removed it just now
+	}
+	defer lock.Close()
+	return diskError("", s.layout.discard(dir))
 }
 
 // dropPart deletes the oldest staging that no process has claimed.

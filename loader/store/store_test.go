@@ -568,6 +568,56 @@ func TestAcquirePath(t *testing.T) {
 
 // Bytes of a block from before a crash are not fetched again, megabyte by megabyte,
 // unless their checksum fails.
+// TestUnfinished: a staging that ended early is listed with its source and its bytes as long as
+// no process goes on with it, and can be removed then; a running one is neither.
+func TestUnfinished(t *testing.T) {
+	s := openStore(t, store.Options{})
+	location := store.LocationKey("az://acct/models/one", source.Globs{"*.py"})
+	files := map[string][]byte{"a.gguf": testBytes(9000, 1)}
+	in, err := begin(s, location, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Parts[0].Put(0, files["a.gguf"][:block]); err != nil {
+		t.Fatal(err)
+	}
+	in.SetProgress(4096, 9000)
+	key := store.Key(location, "")
+	if list, err := s.Unfinished(); len(list) != 0 || err != nil {
+		t.Errorf("while it runs: %+v, %v", list, err)
+	}
+	if err := s.RemoveUnfinished(key); source.KindOf(err) != source.Refused {
+		t.Errorf("removed while it runs: %v", err)
+	}
+	in.Close()
+	list, err := s.Unfinished()
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if u := list[0]; u.Key != key || u.Location != "az://acct/models/one" || u.Files != 1 || u.Bytes != 9000 || time.Since(u.LastUsed) > time.Hour {
+		t.Errorf("%+v", u)
+	}
+	if done, total, ok := s.Progress(key); done != 4096 || total != 9000 || !ok {
+		t.Errorf("progress %d of %d, %v", done, total, ok)
+	}
+	for _, name := range []string{"../parts/" + key, "", strings.Repeat("0", 32)} {
+		if err := s.RemoveUnfinished(name); source.KindOf(err) != source.Missing {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := s.RemoveUnfinished(key); err != nil {
+		t.Fatal(err)
+	}
+	list, err = s.Unfinished()
+	if used, _, _ := s.Usage(); used != 0 || len(list) != 0 || err != nil {
+		t.Errorf("removed, and %d bytes and %+v are there, %v", used, list, err)
+	}
+	mustStage(t, s, location, files)
+	if list, err := s.Unfinished(); len(list) != 0 || err != nil {
+		t.Errorf("after a whole staging: %+v, %v", list, err)
+	}
+}
+
 func TestResumeInsideBlock(t *testing.T) {
 	const mib = 1 << 20
 	want := testBytes(10*mib, 5)

@@ -291,7 +291,7 @@ func onNode(path, node string) string {
 }
 
 func cachePath(digest string) string {
-	return "/api/v1/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:"))
+	return "/api/v1/cache/" + url.PathEscape(functions.HexOfDigest(digest))
 }
 
 // ChangeCheckpoint removes, pins or unpins a checkpoint on a node, or on all that hold it.

@@ -119,8 +119,8 @@ func (f *functionHandlers) viewModel(v *Function, m *functions.Model) {
 		v.ColdStart, v.Bytes = now.ColdStart.ID, max(now.ColdStart.Bytes, now.ColdStart.Progress.Total)
 	}
 	switch t := now.ColdStart; {
-	case now.Starting() && t != nil && (t.Start == "" || v.Engine == functions.EngineCommand) && t.StartNote != "":
-		v.Problem = t.StartNote // not the note of another engine: why it was not forked
+	case now.Starting() && t != nil && t.Problem() != "":
+		v.Problem = t.Problem()
 	case now.Failure != nil:
 		v.Problem = now.Failure.Reason
 		if v.State == functions.Unloaded {

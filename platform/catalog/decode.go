@@ -235,6 +235,8 @@ func (d *decoder) isNumber(n ast.Node, path, want string, isText, parses, inBoun
 		hint = "without quotes"
 	case hint == "" && want == "a whole number":
 		hint = "digits alone, such as 4"
+	case hint == "":
+		hint = "such as 0.5"
 	}
 	d.fail(n, path, hint, "%s where %s is wanted", d.describe(n, path), want)
 	return false
@@ -368,7 +370,7 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
 		if d.notBuilt(at, kv.Value) {
-			d.fail(kv, at, "", "not supported yet")
+			d.fail(kv, at, "leave it out", "not supported yet")
 			return
 		}
 		if !ok {

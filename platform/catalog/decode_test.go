@@ -91,6 +91,15 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		{"unknown key", tiny + "  scale: {mx: 2}\n", `f.yaml:7:11: spec.scale.mx: unknown key (did you mean max?)`},
 		{"unknown key at the top", tiny + "status: {}\n", `f.yaml:7:1: status: unknown key (one of apiVersion, kind, metadata, spec)`},
+		{"kind with a capital", edit("kind", "Kind"), `f.yaml:2:1: Kind: unknown key (did you mean kind?)`},
+		{"keys in other letters", strings.NewReplacer("apiV", "apiv", "kind", "KIND", "metadata", "Metadata", "spec", "Spec").Replace(tiny),
+			"f.yaml:1:1: apiversion: unknown key (did you mean apiVersion?)\nf.yaml:2:1: KIND: unknown key (did you mean kind?)\n" +
+				"f.yaml:3:1: Metadata: unknown key (did you mean metadata?)\nf.yaml:4:1: Spec: unknown key (did you mean spec?)"},
+		{"keys below in other letters", strings.NewReplacer("name:", "Name:", "source", "Source").Replace(tiny),
+			"f.yaml:3:12: metadata.Name: unknown key (did you mean name?)\nf.yaml:5:3: spec.Source: unknown key (did you mean source?)"},
+		{"a misspelt kind", edit("kind", "knd"), `f.yaml:2:1: knd: unknown key (did you mean kind?)`},
+		{"kind with a capital and another value", edit("kind: M", "Kind: m"), "f.yaml:2:1: Kind: unknown key (did you mean kind?)\n" +
+			`f.yaml:2:1: kind: "model" is no kind thaw knows (did you mean Model?)`},
 		{"another system's key", tiny + "  minReplicas: 1\n", `f.yaml:7:3: spec.minReplicas: unknown key (did you mean scale: {min: N}?)`},
 		{"a command of llama-swap", tiny + "  cmd: \"my-server --port ${PORT}\"\n", `f.yaml:7:3: spec.cmd: unknown key (its program and arguments are engine: command with args: [PROGRAM, --port, "{port}"])`},
 		{"ports of docker compose", tiny + "  ports: [\"80:80\"]\n", `spec.ports: unknown key (thaw chooses the port: write {port} in args, such as --port={port})`},

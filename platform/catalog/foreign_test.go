@@ -45,7 +45,6 @@ func TestForeignKeys(t *testing.T) {
 		"health: 8080":                     "spec.health: the number 8080 where text is wanted (a path that the engine answers to GET",
 		"health: {path: /x}":               "spec.health: keys and values where text is wanted (a path that the engine answers to GET",
 		"health:":                          "spec.health: nothing where text is wanted (a path that the engine answers to GET",
-		"weights:":                         "spec.weights: nothing where text is wanted (a value belongs behind the colon; a key without one is left out)",
 		"resources: {gpus: all}":           `spec.resources.gpus: the text "all" where a whole number is wanted (how many whole GPUs, such as gpus: 1`,
 		"resources: {gpus: [0, 1]}":        "a list where a whole number is wanted (how many whole GPUs",
 		"resources: {memory: 1.5}":         `"1.5" is no size: want a number with Ki`,
@@ -66,6 +65,11 @@ func TestForeignKeys(t *testing.T) {
 		"resources: {nodes: 2}":            "a replica runs on one node",
 		"imagePullPolicy: Always":          "latest is pulled anew",
 		"terminationGracePeriodSeconds: 9": "deadlines: {drain: 30s}",
+		`weights: ["*.gguf"]`:              `spec.weights: a list where text is wanted (one pattern, such as weights: "*Q4_K_M*")`,
+		`price: {input: "1$"}`:             `spec.price.input: the text "1$" where a number is wanted (such as 0.5)`,
+		"cache: {semantic: {}}":            "spec.cache.semantic: not supported yet (leave it out)",
+		"adapters: [{source: ./x}]":        "spec.adapters[0].name: a name is needed (1 to 63",
+		"folder:":                          "spec.folder: nothing where text is wanted (a value belongs behind the colon; a key without one is left out)",
 	} {
 		if _, err := Decode("f.yaml", []byte(tiny+"  "+line+"\n")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n got %v\nwant %s", line, err, want)
@@ -81,6 +85,7 @@ func TestForeignKeys(t *testing.T) {
 func TestFilesThatAreNoModel(t *testing.T) {
 	for text, want := range map[string]string{
 		"applications:\n  - import_path: a:b\n":                                "Router, Team; thaw init SOURCE writes a model file)",
+		"apiVersion: thaw.dev/v1\nkind: Function\nname: default/m\n":           "thaw describe NAME says where the model file is",
 		"addr: 127.0.0.1:8080\ndata: d\n":                                      "thaw serve --config FILE",
 		"#!/bin/sh\nvllm serve x\n":                                            "(thaw init SOURCE writes a model file)",
 		"GGUF\x00\x01":                                                         "not text in UTF-8 (models are described in YAML or JSON; thaw init SOURCE",

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog/foreign"
@@ -218,15 +219,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		return Document{}, false
 	}
 	before := len(d.problems)
-	kindAt := position(body)
-	for _, kv := range m {
-		if key, _ := keyOf(kv); key == "kind" {
-			if s, ok := kv.Value.(*ast.StringNode); ok {
-				d.kind, kindAt = s.Value, position(kv)
-			}
-			break
-		}
-	}
+	kindKey, kindAt := d.findKind(m)
 	doc := newDocument(d.file, body)
 	read := func(head *functions.Head, document any) {
 		head.APIVersion = "" // to be said
@@ -270,6 +263,10 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		if d.kind != "" {
 			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(d.kind))
 		}
+		kindAt = cmp.Or(kindAt, position(body))
+		if kindKey != "kind" {
+			d.add(kindAt, kindKey, "did you mean kind?", "unknown key")
+		}
 		d.add(kindAt, "kind", suggestKind(d.kind, m), message)
 		return doc, false
 	}
@@ -284,6 +281,23 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	doc.incomplete = len(d.problems) > before
 	name := doc.FullName()
 	return doc, functions.IsLabel(name.Team) && functions.IsLabel(name.Name)
+}
+
+// findKind sets the kind of a document, and returns its key and where that is; nil: nowhere. A
+// misspelt key counts too: it is refused afterwards, beside all else that is wrong.
+func (d *decoder) findKind(m []*ast.MappingValueNode) (key string, at *token.Position) {
+	key = "kind"
+	for _, kv := range m {
+		k, _ := keyOf(kv)
+		if s, ok := kv.Value.(*ast.StringNode); ok && (k == "kind" || d.kind == "" && (strings.EqualFold(k, "kind") ||
+			slices.Contains(Kinds, s.Value) && len(functions.Nearest(k, []string{"kind"}, 1)) > 0)) {
+			d.kind, key, at = s.Value, k, position(kv)
+		}
+		if k == "kind" {
+			break
+		}
+	}
+	return key, at
 }
 
 // spoils reports whether a value that did not decode may be the cause of a problem at path:
@@ -332,6 +346,9 @@ func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructF
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
+	if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, key) }); i >= 0 {
+		return suggestName(key, names[i:i+1])
+	}
 	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
 	below := ""
 	for _, name := range names {
@@ -355,6 +372,8 @@ func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructF
 		return hint
 	case strings.HasPrefix(key, "//"):
 		return "a comment begins with #"
+	case path == "apiVersion":
+		return "the folder --functions has the files of models"
 	case path == "metadata.team":
 		return "the team is metadata.namespace"
 	}
@@ -366,6 +385,7 @@ var hintsOfPaths = map[string]string{
 	"spec.engine":         "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too",
 	"spec.health":         "a path that the engine answers to GET when it is ready, such as health: /health",
 	"spec.source":         "one folder, repository or bucket, such as source: hf://ORG/REPO",
+	"spec.weights":        "one pattern, such as weights: \"*Q4_K_M*\"",
 	"spec.resources.gpus": "how many whole GPUs, such as gpus: 1; thaw chooses which",
 }
 

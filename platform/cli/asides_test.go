@@ -159,6 +159,21 @@ func TestUpperCaseExtension(t *testing.T) {
 	}
 }
 
+// TestLinkWithoutItsFile: a file of a folder that cannot be read is told with the other problems.
+func TestLinkWithoutItsFile(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(folder, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "b.yaml"), []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit == 0 || !strings.Contains(errs, "b.yaml:1:1: the text") ||
+		!strings.Contains(errs, "a.yaml: cannot be read: no such file or directory") {
+		t.Errorf("exit %d, %s", exit, errs)
+	}
+}
+
 // TestCheckMissingFolder: a source that is not on this machine is a warning.
 func TestCheckMissingFolder(t *testing.T) {
 	folder := t.TempDir()
@@ -172,7 +187,7 @@ func TestCheckMissingFolder(t *testing.T) {
 		!strings.Contains(errs, "a repository of Hugging Face is hf://ORG/REPO") {
 		t.Errorf("exit %d, %s", exit, errs)
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `.\w`, 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `'.\w'`, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, errs, _ = runCLI(t, Programs{}, nil, "check", file)

@@ -68,6 +68,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
+	stdin = kit.Interruptible(ctx, stdin)
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
 	out := &checkedOutput{Writer: stdout}
 	c.Out = out
@@ -141,6 +142,11 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 		}
 		if own, ok := ownForms[cmd.Name()]; ok && cmd.Flags().Changed("output") && c.Output != own {
 			return kit.Usage(cmp.Or(own, "leave -o out"), "-o %s is no form of output of %s", functions.Clip(c.Output), cmd.CommandPath())
+		}
+		if ownForms[cmd.Name()] == "" && cmd.LocalNonPersistentFlags().Lookup("output") == nil {
+			if err := c.requireOutput(kit.OutputForms...); err != nil {
+				return err
+			}
 		}
 		variables := map[string]string{}
 		for _, name := range []string{"THAW_DATA", "THAW_FUNCTIONS"} {

@@ -9,6 +9,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,6 +40,19 @@ func TestHabitsOfOtherTools(t *testing.T) {
 		"batches":                                   "thaw serve answers /v1/batches",
 		"install":                                   "thaw-knative install",
 		"serve --max-body 1":                        "max-body: 1 is too small for any request: want 1Ki or more",
+		"serve --debug":                             "did you mean --log-level debug?",
+		"serve -v":                                  "did you mean --log-level debug?",
+		"serve --model x":                           "models are files of --functions DIR; thaw init SOURCE writes one",
+		"serve Qwen/Qwen2.5":                        "models are files of --functions DIR; thaw init SOURCE writes one",
+		"run tiny --stream hi":                      "an answer is printed as it comes: leave it out",
+		"run tiny -p hi":                            "the prompt is an argument: thaw run NAME",
+		"logs tiny --lines 5":                       "did you mean --tail N?",
+		"rm -f tiny":                                "nothing is asked: leave it out",
+		"rm --force tiny":                           "nothing is asked: leave it out",
+		"ps -a":                                     "thaw models lists those at rest, too",
+		"deploy -f m.yaml --replicas 2":             "scale: {min: N, max: N} in the model's file",
+		"keys revoke x":                             "did you mean rm?",
+		"pull llama3.2:1b":                          "a repository of Hugging Face is hf://ORG/REPO",
 		"pull Qwen/Qwen2.5":                         "a repository of Hugging Face is hf://Qwen/Qwen2.5",
 		"pull hf.co/o/r:Q4_K_M":                     `did you mean hf://o/r, with weights: "*Q4_K_M*" beside it?`,
 		"pull huggingface.co/o/r":                   "did you mean hf://o/r?",
@@ -202,6 +216,63 @@ func TestHintsOfTLS(t *testing.T) {
 	_, errs, exit := runCLI(t, Programs{}, map[string]string{"HOME": t.TempDir()}, "ps", "--server", srv.URL)
 	if exit != kit.ExitUnavailable || !strings.Contains(errs, "hint: SSL_CERT_FILE=FILE names the certificates of the authority") {
 		t.Errorf("exit %d, %s", exit, errs)
+	}
+}
+
+// TestFormsOfOutput: a form that there is not is refused by every verb, and what is not there by its
+// kind and how to list it.
+func TestFormsOfOutput(t *testing.T) {
+	s := start(t)
+	for args, want := range map[string]string{
+		"check " + s.dir + " -o foo":                `"foo" is no form of output`,
+		"version -o foo":                            `"foo" is no form of output`,
+		"ps -o foo":                                 `"foo" is no form of output`,
+		"keys list -o foo":                          `"foo" is no form of output`,
+		"get teams nope":                            "there is no team nope\nhint: thaw get teams lists them",
+		"get coldstarts nope":                       "there is no coldstart nope\nhint: thaw get coldstarts lists them",
+		"config view --config " + s.dir + "/m.yaml": "m.yaml:1:1: apiVersion: unknown key (the folder --functions has the files of models)",
+	} {
+		if err := os.WriteFile(s.dir+"/m.yaml", []byte(aModel), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, errs, exit := s.thaw(t, "", strings.Fields(args)...); exit == 0 || !strings.Contains(errs, want) || out != "" {
+			t.Errorf("%s: exit %d, %s%s", args, exit, out, errs)
+		}
+	}
+}
+
+// waitingInput is a standard input on which nothing comes; asked is closed by the first Read.
+type waitingInput struct{ asked, end chan struct{} }
+
+func (w waitingInput) Read([]byte) (int, error) {
+	close(w.asked)
+	<-w.end
+	return 0, io.EOF
+}
+
+// TestInterruptWhileInputIsAwaited: one interrupt ends a verb that waits for standard input.
+func TestInterruptWhileInputIsAwaited(t *testing.T) {
+	for _, args := range []string{"check -", "deploy -f -", "run default/tiny -", "route -f -"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		in := waitingInput{make(chan struct{}), make(chan struct{})}
+		go func() {
+			<-in.asked
+			cancel()
+		}()
+		exit := Main(ctx, append(strings.Fields(args), "--server", "127.0.0.1:1"), in, io.Discard, io.Discard,
+			Programs{Getenv: func(string) string { return "" }})
+		if close(in.end); exit != kit.ExitInterrupted {
+			t.Errorf("%s: exit %d", args, exit)
+		}
+	}
+}
+
+// TestWakeOfAFailedModel: it is asked to start, and the start that failed before is told.
+func TestWakeOfAFailedModel(t *testing.T) {
+	s := start(t)
+	out, errs, exit := s.thaw(t, "", "wake", "ml/broken")
+	if exit != 0 || out != "ml/broken failed\n" || !strings.Contains(errs, "its last start failed, which thaw describe ml/broken explains") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
 	}
 }
 

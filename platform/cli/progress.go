@@ -37,7 +37,7 @@ func describeProgress(name string, t api.ColdStart, bytesPerSecond float64) stri
 	if t.ETA != nil && *t.ETA > 0 {
 		parts = append(parts, "eta "+kit.Seconds(t.ETA))
 	}
-	return strings.Join(parts, " ")
+	return strings.TrimSuffix(strings.Join(parts, " ")+": "+t.Problem(), ": ")
 }
 
 // describeStart is a cold start in one line, with the word that changes with its state: of one
@@ -52,7 +52,7 @@ func describeStart(ctx context.Context, cl *api.Client, name functions.Name, t a
 			return f.Problem, tables.ShortName(f.Name) + " blocked: " + f.Problem, nil
 		}
 	}
-	return string(t.State), describeProgress(tables.ShortName(name.String()), t, bytesPerSecond), nil
+	return string(t.State) + t.Problem(), describeProgress(tables.ShortName(name.String()), t, bytesPerSecond), nil
 }
 
 // cannotLoad is the error of a model that no node can ever hold.
@@ -99,7 +99,7 @@ func (m modelVerbs) followColdStart(ctx context.Context, cl *api.Client, name fu
 			case t.Error != "" || t.State == functions.Failed:
 				return &kit.Error{
 					Exit: kit.ExitFailed, What: tables.ShortName(name.String()) + " could not be loaded: " + t.Error,
-					Hint: "thaw logs " + tables.ShortName(name.String()) + " shows what its engine said",
+					Hint: "thaw describe " + tables.ShortName(name.String()) + " and thaw logs " + tables.ShortName(name.String()) + " tell more",
 				}
 			case t.State == functions.Ready:
 				return nil

@@ -222,9 +222,6 @@ type verbBody = func(cmd *cobra.Command, args []string) error
 // which --timeout overrides; 0 is none.
 func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := c.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
 		cl, err := c.client()
 		if err != nil {
 			return err
@@ -275,9 +272,11 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		hint := "NAME or TEAM/NAME"
+		hint := "NAME or TEAM/NAME; a repository of Hugging Face is hf://"
 		if strings.Count(word, "/") == 1 {
-			hint += "; a repository of Hugging Face is hf://" + functions.Clip(word)
+			hint += functions.Clip(word)
+		} else {
+			hint += "ORG/REPO"
 		}
 		return n, kit.Usage(hint, "%v", err)
 	}

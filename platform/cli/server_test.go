@@ -522,7 +522,7 @@ func TestDeploy(t *testing.T) {
 	failed.Node = "here"
 	s.told, s.steps = 0, []functions.Timeline{failed}
 	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") ||
-		!strings.Contains(errs, "hint: thaw logs new") {
+		!strings.Contains(errs, "hint: thaw describe new and thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}
 	if out, errs, exit = s.thaw(t, "", "wake", "new", "--lease", "2h"); exit != 0 || s.leases[name] != 2*time.Hour {

@@ -339,7 +339,7 @@ func (j *vllmJourney) hangs(t *testing.T) {
 	api, core := p.vllm("v")
 	res, rest := p.open(t.Context(), "v", 1900)
 	defer res.Body.Close()
-	for range 600 { // until the platform has seen tokens
+	for range 40 { // until the platform has seen tokens; all of them take the engine seconds
 		if _, err := rest.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}

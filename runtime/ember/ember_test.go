@@ -789,11 +789,6 @@ func TestLoadErrors(t *testing.T) {
 		want    string // in the last line
 	}{
 		{"no config", remove("config.json"), "config.json: no such file"},
-		{"GGUF", func(dir string) {
-			if err := os.Rename(filepath.Join(dir, "config.json"), filepath.Join(dir, "m.gguf")); err != nil {
-				t.Fatal(err)
-			}
-		}, "m.gguf is GGUF, which engine: llamacpp reads"},
 		{"no weights", remove("model.safetensors"), "error: checkpoint: "},
 		{"no tokenizer", remove("tokenizer.json"), "has no tokenizer.json: copy the model's own"},
 		{"sentencepiece", func(dir string) {

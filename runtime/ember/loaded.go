@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,9 +41,6 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (_ *loadedMod
 		}
 	}()
 	cfg, err := llama.ReadConfig(o.Model)
-	if files, _ := fs.Glob(os.DirFS(o.Model), "*.gguf"); errors.Is(err, os.ErrNotExist) && len(files) > 0 {
-		return nil, fmt.Errorf("%s is GGUF, which engine: llamacpp reads; ember reads safetensors with a config.json", files[0])
-	}
 	if err != nil {
 		return nil, err
 	}

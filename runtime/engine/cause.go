@@ -26,7 +26,7 @@ var knownCauses = []struct {
 	{regexp.MustCompile(`(No available memory for the cache blocks[^\n]*)`), "out of GPU memory: %1"},
 	{regexp.MustCompile(`(To serve at least one request with[^\n]*KV cache[^\n]*)`), "too little memory for the KV cache: %1"},
 	{regexp.MustCompile(`(Available memory on node \d+ [^\n]*?is less than (?:desired|requested) [^\n]*)`), "out of memory: %1"}, // vLLM without a GPU
-	{regexp.MustCompile(`(?i)(no space left on device)`), "%1"},
+	{regexp.MustCompile(`(?i)\n([^\n]*no space left on device[^\n]*)`), "%1"},
 	{regexp.MustCompile(`(?i)(CUDA driver version is insufficient[^\n]*)`), "%1"},
 	{regexp.MustCompile(`(No CUDA GPUs are available|no CUDA-capable device is detected)`), "%1"},
 	{regexp.MustCompile(`custom code[^\n]*must be executed`), "the checkpoint has code of its own (auto_map in its config.json), which does not run unless the model file says so: args: [--trust-remote-code] and files: [\"*.py\"]"},
@@ -45,14 +45,14 @@ var (
 	exception = regexp.MustCompile(`^(?:[A-Za-z_]\w*\.)*((?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Died)|Exception)(?:_\w+)?)(?::\s*(.*))?$`)
 	// what loggers write before a message: "(EngineCore pid=7) ERROR 11-21 14:02:11 [core.py:708] ", "[rank0]: ",
 	// "[2026-02-22 17:24:34] [7] [ERROR] ", "2026-02-22T17:24:34.1Z ERROR launcher: ", "9:12PM ERR ", "0.11.257.162 E "
-	prefix = regexp.MustCompile(`^(?:\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*|\[rank\d+\]:\s*|\[(?:[\d\- :.,]+[^\]]*|[A-Z]+)\]\s*|` +
+	prefix = regexp.MustCompile(`^(?:[EFWI]\d{4} [\d:.]+ +\d+ \S+:\d+\]\s*|\((?:[A-Za-z_]+[^()]*?pid=\d+[^()]*|APIServer[^()]*)\)\s*|\[rank\d+\]:\s*|\[(?:[\d\- :.,]+[^\]]*|[A-Z]+)\]\s*|` +
 		`(?:\d{4}-\d\d-\d\d[T ][\d:.,]+Z?|\d{1,2}:\d\d[AP]M|\d+\.\d\d\.\d{3}\.\d{3})\s+|` +
 		`(?:ERROR|CRITICAL|WARNING|INFO|DEBUG)\s+\d\d-\d\d \d\d:\d\d:\d\d\s+\[?[^\]\s]*\]\s*|(?:ERROR|ERR|FTL|FATAL|WARN|WRN|INFO|INF|[EWID])\s+)+`)
-	mild      = regexp.MustCompile(`(?i)\b(?:WARN(?:ING)?|WRN|INFO?|DEBUG|[WID])\b`) // the level of a line that is no failure
-	severe    = regexp.MustCompile(`\b(?:ERROR|ERR|CRITICAL|FATAL|FTL|E)\b`)         // the level of a failure
-	within    = regexp.MustCompile(`^.{0,80}[-|] *(?:ERROR|CRITICAL|FATAL) *[-|]`)   // that level in a line of Python's
-	shellLine = regexp.MustCompile(`^\S+: (?:line )?\d+: `)                          // what a shell writes of a script's line
-	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error|fatal error|[\w ]*\bfatal|panic)\s*(?::|=)\s*(.+)$`)
+	mild      = regexp.MustCompile(`(?i)\b(?:WARN(?:ING)?|WRN|INFO?|DEBUG|[WID])\b|^[WI]\d{4} `) // the level of a line that is no failure
+	severe    = regexp.MustCompile(`\b(?:ERROR|ERR|CRITICAL|FATAL|FTL|E)\b|^[EF]\d{4} `)         // the level of a failure
+	within    = regexp.MustCompile(`^.{0,80}[-|] *(?:ERROR|CRITICAL|FATAL) *[-|]`)               // that level in a line of Python's
+	shellLine = regexp.MustCompile(`^\S+: (?:line )?\d+: `)                                      // what a shell writes of a script's line
+	errorLine = regexp.MustCompile(`(?i)^(?:[\w.\-/]+: )*(?:error(?: response from daemon)?|fatal error|[\w ]*\bfatal|panic)\s*(?::|=)\s*(.+)$`)
 	slogE     = regexp.MustCompile(`(?:level=(?i:ERROR|FATAL)|^\S+ (?:ERR|FTL)) .*?(?:err|error)="?([^"\n]+)"?`)
 	jsonError = regexp.MustCompile(`^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:error|err)":"((?:[^"\\]|\\.)+)"|^\{.*"(?:level|levelname|severity)":"(?i:error|fatal|critical)".*"(?:message|msg)":"((?:[^"\\]|\\.)+)"`)
 	thrown    = regexp.MustCompile(`^what\(\):\s+(.+)$|panicked at '(.+)', `)        // of C++; of Rust before 1.73
@@ -62,7 +62,7 @@ var (
 	coreDied = regexp.MustCompile(`(?i)engine ?core[^\n]*died unexpectedly|EngineDeadError`)
 	// consequences, never causes
 	consequence = regexp.MustCompile(`(?i)^(?:Engine core initialization failed|EngineCore encountered|Failed core proc|See root cause above|Engine process failed|EngineDeadError|.*issue with background loop|SystemExit|KeyboardInterrupt|CancelledError|ProcessRaisedException|.*destroy_process_group|` +
-		`EOFError|BrokenPipeError|ConnectionResetError|ShardCannotStart|Ninja build failed|PTXAS error|.*: CUDA error$|Subprocess \S+ failed with stderr)`)
+		`EOFError|BrokenPipeError|ConnectionResetError|ShardCannotStart|creating server: Internal|Ninja build failed|PTXAS error|.*: CUDA error$|Subprocess \S+ failed with stderr)`)
 	// a process of the engine that another one, most often the kernel, has killed
 	killed = regexp.MustCompile(`(?i)exit ?code[:=]? -9\b|with signal 9\b|SIGKILL|line \d+: +\d+ Killed|(?m:^Killed$)`)
 	// a line of a known cause that the engine lives with: llama.cpp goes on without a GPU

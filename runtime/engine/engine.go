@@ -149,10 +149,6 @@ func (p Programs) userCommand(c *Command, r Request, expand func(string) string)
 	if err != nil {
 		found, change := "not found: "+lookPathError(err), "install it, or begin args with its whole path"
 		switch {
-		case strings.ContainsRune(r.Spec.Args[0], ' '):
-			change = "each argument is an item of args of its own, such as args: [python3, main.py, \"{port}\"]"
-		case strings.HasPrefix(r.Spec.Args[0], "~"):
-			change = "a home folder is no ~ here: write its whole path"
 		case errors.Is(err, fs.ErrPermission):
 			found, change = "cannot be run: "+lookPathError(err), "chmod +x it, or begin args with the program that runs it, such as bash or python3"
 		case errors.Is(err, syscall.EISDIR):

@@ -149,7 +149,8 @@ func (c *Client) probeHint(se *StatusError) string {
 		return " (the engine knows no model of the name `" + c.name + "`, which requests have: give it that name by a flag of its own in args, " +
 			"such as --served-model-name {name} or --alias {name}, or name this model as the engine does)"
 	}
-	return " (in the model file serves names its endpoints, probe: {path, body} a request that it answers, and probe: none asks for nothing)"
+	return " (an engine answers at the paths below /v1 that clients ask for, by a flag such as --url-prefix /v1 where it has others; " +
+		"in the model file serves names its endpoints, probe: {path, body} a request that it answers, and probe: none asks for nothing)"
 }
 
 // unknownWords are an engine's words for a model that it does not have.

@@ -153,7 +153,7 @@ func (b *boot) showProblem(problem string) {
 	}
 	b.problem, b.r.report.now.StartNote = problem, b.note
 	if problem != "" {
-		b.r.report.now.StartNote = "so far " + problem
+		b.r.report.now.StartNote = functions.SoFar + problem
 	}
 	b.r.report.notify()
 }

@@ -102,7 +102,8 @@ func (h *hangDetector) unanswered(now time.Time) string {
 	return h.overdue(now, latest(h.answeredAt, h.servedAt), h.hang, "hang", metrics, 0)
 }
 
-// uncounted judges an engine that answers, but counts no tokens: its requests may hang.
+// uncounted judges an engine that answers, but counts no tokens, or none of our requests:
+// they may hang.
 func (h *hangDetector) uncounted(now time.Time) string {
 	if h.traffic.InFlight == 0 {
 		return ""
@@ -127,7 +128,7 @@ func (h *hangDetector) judge(requestedAt, now time.Time, m engine.Metrics, err e
 	if m.Running+m.Waiting == 0 {
 		h.busy, h.tokens = false, m.Tokens
 		h.idleSeen, h.idleBacklog = true, open
-		return ""
+		return h.uncounted(now) // its scheduler may have died beside the server that counts
 	}
 	h.suspectAt = requestedAt.Add(h.hang)
 	if !h.busy {

@@ -48,6 +48,7 @@ func TestWatch(t *testing.T) {
 		steps []step
 	}{
 		{"idle for ever", []step{{at: 1, m: m(0, 5)}, {at: 1000, m: m(0, 5)}, {at: 2000, m: m(0, 5)}}},
+		{"a request that is not counted", []step{{at: 1, m: m(0, 5)}, {at: 123, m: m(0, 5), t: seen{1, 4, 0}}, {at: 124, m: m(0, 5), t: seen{1, 4, 0}, suspect: true}}},
 		{"tokens come", []step{{at: 1, m: m(1, 0)}, {at: 9, m: m(1, 1)}, {at: 18, m: m(1, 2)}, {at: 27, m: m(1, 3)}}},
 		{"tokens stop", []step{{at: 1, m: m(1, 0)}, {at: 2, m: m(1, 9)}, {at: 11, m: m(1, 9)}, {at: 12, m: m(1, 9), suspect: true}}},
 		{"first token is late", []step{{at: 1, m: m(1, 0)}, {at: 100, m: m(1, 0)}, {at: 121, m: m(1, 0), suspect: true}}},

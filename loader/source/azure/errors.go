@@ -50,12 +50,13 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 // attempts returns why each member of the chain of identities has none.
 func attempts(err error) string {
 	var out []string
-	for line := range strings.SplitSeq(err.Error(), "\n") {
+	text := strings.ReplaceAll(err.Error(), ":\n\t\t ", ": ") // a cause in a line of its own
+	for line := range strings.SplitSeq(text, "\n") {
 		if words, ok := strings.CutPrefix(line, "\t"); ok && !strings.HasPrefix(words, "\t") {
 			for _, more := range []string{". To troubleshoot", ". See http", "  To troubleshoot"} {
 				words, _, _ = strings.Cut(words, more)
 			}
-			out = append(out, functions.Shorten(httpsource.CleanWords(words, nil), 160))
+			out = append(out, functions.Shorten(httpsource.CleanWords(words, nil), 300))
 		}
 	}
 	return strings.Join(out, "; ")
@@ -65,6 +66,11 @@ func attempts(err error) string {
 func responseError(p blobLocation, a *containerAccess, name string, r *azcore.ResponseError) error {
 	status, code := r.StatusCode, r.ErrorCode
 	e := &source.Error{Source: p.String(), File: name, Detail: fmt.Sprintf("%s: %d", p.describe(), status)}
+	redirect := ""
+	if r.RawResponse != nil {
+		redirect = httpsource.Redirect(r.RawResponse)
+		e.Detail += redirect
+	}
 	if code != "" && len(code) < 60 {
 		e.Detail += " " + strconv.QuoteToASCII(code)
 	}
@@ -107,6 +113,8 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Fix = fix + a.fix
 	} else if fix != "" {
 		e.Fix = fix
+	} else if redirect != "" {
+		e.Fix = "name that server as BlobEndpoint in " + connectionVariable + ", if it is meant"
 	} else if e.Kind == source.Refused && e.Fix == "" {
 		e.Fix = "Azure's list of Blob Storage error codes has the reason"
 	}

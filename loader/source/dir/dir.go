@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/weightsets"
@@ -183,6 +184,9 @@ func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above
 		}
 		return nil
 	case hidden && e.IsDir():
+		return nil
+	case e.IsDir() && !utf8.ValidString(name): // which fs.FS does not read
+		l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: "is a folder whose name is not UTF-8"})
 		return nil
 	case e.IsDir():
 		return l.list(ctx, at, name, above)

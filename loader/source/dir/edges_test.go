@@ -98,6 +98,24 @@ func TestUnfinishedFiles(t *testing.T) {
 	}
 }
 
+// TestFolderNotInUTF8: a folder of a name that is not UTF-8 is left out, and the others are listed.
+func TestFolderNotInUTF8(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"bad\xe9/x.json", "ok/y.json", "z.json"} {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Skip("this file system has names in UTF-8 alone:", err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan, err := (Source{}).Plan(t.Context(), "file://"+folder, nil)
+	if got := strings.Join(plan.Names(), " "); err != nil || got != "ok/y.json z.json bad\xe9" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // TestReplacedFile: a file that is not what was planned is not read, whatever took its place.
 func TestReplacedFile(t *testing.T) {
 	folder := t.TempDir()

@@ -235,7 +235,9 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 	case 304:
 		e.Kind = source.Changed
 	}
-	e.Fix = cmp.Or(reasonFixes[reason], e.Fix)
+	if e.Fix = cmp.Or(reasonFixes[reason], e.Fix); reason == "rateLimitExceeded" || reason == "userRateLimitExceeded" { // with any status
+		e.Kind, e.Busy, e.Fix = source.Unavailable, true, ""
+	}
 	return e
 }
 

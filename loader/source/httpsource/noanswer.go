@@ -30,7 +30,7 @@ func NoAnswer(err error) *source.Error {
 			host = at.Host + ": "
 		}
 	}
-	if o, ok := errors.AsType[*net.OpError](err); ok && o.Op == "proxyconnect" {
+	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "proxyconnect" || strings.HasPrefix(o.Op, "socks")) {
 		host, fix = "the proxy: ", "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
 	}
 	if d, fix := tlsMistake(err); d != "" {
@@ -90,6 +90,12 @@ func tlsMistake(err error) (detail, fix string) {
 	}
 	if r, ok := errors.AsType[tls.RecordHeaderError](err); ok && r.Conn != nil {
 		return "the port does not speak TLS", "name its TLS port, or use http:// (for a trusted host: " + HostsVariable + ")"
+	}
+	for _, alert := range []string{"tls: protocol version not supported", "tls: server selected unsupported protocol version",
+		"tls: handshake failure", "tls: unrecognized name"} {
+		if strings.Contains(err.Error(), alert) {
+			return alert, "the server has to speak TLS 1.2 or newer with a common cipher, and to know that name"
+		}
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		by := ""

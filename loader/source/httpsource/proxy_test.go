@@ -15,6 +15,10 @@ func TestProxyThatDoesNotAnswer(t *testing.T) {
 	if err := NoAnswer(&net.OpError{Op: "proxyconnect", Net: "tcp", Err: refused}); !strings.Contains(err.Fix, "HTTPS_PROXY") {
 		t.Error(err)
 	}
+	socks := NoAnswer(&net.OpError{Op: "socks connect", Net: "tcp", Err: errors.New("no acceptable authentication methods")})
+	if !strings.Contains(socks.Fix, "HTTPS_PROXY") || socks.Detail != "the proxy: socks connect: no acceptable authentication methods" {
+		t.Error(socks)
+	}
 	if err := NoAnswer(&net.OpError{Op: "dial", Net: "tcp", Err: refused}); strings.Contains(err.Fix, "PROXY") {
 		t.Error(err)
 	}

@@ -90,7 +90,8 @@ func Send(ctx context.Context, c *http.Client, method, url, location, file strin
 // ResponseBody returns the body of an answer if it is the requested one; otherwise it
 // closes it.
 func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
-	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.MaxWhole {
+	whole := a.File.Size <= a.MaxWhole || a.Offset == 0 && a.Length == a.File.Size
+	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && whole {
 		return cutRange(r, a)
 	}
 	var err error
@@ -141,6 +142,10 @@ func checkVersion(r *http.Response, a RangeRequest) error {
 		return err
 	}
 	tag := r.Header.Get("ETag")
+	if same, weak := strings.CutPrefix(tag, "W/"); weak && a.ETag != "" && QuoteETag(same) == a.ETag {
+		return source.Fail(source.Changed, "came with a weak ETag (W/), as a proxy marks what it may change",
+			"have what is between pass this host through, without compressing it").At(a.Source, a.File.Name)
+	}
 	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {
 		return a.failure(source.Changed, "was overwritten while it was read")
 	}
@@ -317,6 +322,9 @@ func Decode(r *http.Response, limit int64, location string, unmarshal func([]byt
 		return err
 	}
 	if unmarshal(raw, into) != nil {
+		if title := describePage(raw, r.Request); title != "" {
+			problem += ": it is " + title
+		}
 		return &source.Error{Kind: source.Malformed, Source: location, Detail: problem}
 	}
 	return nil

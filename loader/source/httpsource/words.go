@@ -49,10 +49,8 @@ func Words(r *http.Response) string {
 		var e struct{ Message, AuthenticationErrorDetail string }
 		_ = xml.Unmarshal(b, &e) // a page has no message
 		message = CleanWords(e.Message, r.Request)
-		if title := pageTitle.FindSubmatch(b); title != nil && message == "" {
-			if words := CleanWords(strings.Join(strings.Fields(html.UnescapeString(string(title[1]))), " "), r.Request); words != "" {
-				message = fmt.Sprintf("a page, %q", words)
-			}
+		if message == "" {
+			message = describePage(b, r.Request)
 		}
 		// Azure's detail may hold the string that was signed.
 		if d := CleanWords(e.AuthenticationErrorDetail, r.Request); d != "" && !strings.Contains(strings.ToLower(d), "string to sign") {
@@ -75,6 +73,16 @@ func Refusal(r *http.Response) string {
 		words = CleanWords(string(b), r.Request)
 	}
 	return strings.TrimSuffix(fmt.Sprintf("%s answered %d: %s", r.Request.URL.Host, r.StatusCode, words), ": ")
+}
+
+// describePage describes a page by its title; "" for anything else.
+func describePage(b []byte, req *http.Request) string {
+	title := pageTitle.FindSubmatch(b)
+	if title == nil {
+		return ""
+	}
+	words := CleanWords(strings.Join(strings.Fields(html.UnescapeString(string(title[1]))), " "), req)
+	return strings.TrimSuffix(fmt.Sprintf("a page, %q", words), `a page, ""`)
 }
 
 var pageTitle = regexp.MustCompile(`(?is)<title[^>]*>(.*?)</title>`)

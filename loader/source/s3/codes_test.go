@@ -140,8 +140,11 @@ func TestRefusalsOfOtherServers(t *testing.T) {
 		}
 		s.Close()
 	}
-	_, err := parse("s3://arn:aws:s3:us-west-2:1:accesspoint/x/p")
-	if err == nil || !strings.Contains(err.Error(), "the alias of the access point: s3://ALIAS/PREFIX") {
-		t.Error(err)
+	for _, name := range []string{"arn:aws:s3:us-west-2:1:accesspoint", "TENANT:dev-bucket"} {
+		_, err := parse("s3://" + name + "/x/p")
+		if err == nil || !strings.Contains(err.Error(), `"`+name+`" is an ARN, or names a tenant (name the bucket alone`) ||
+			!strings.Contains(err.Error(), "the alias of an access point: s3://ALIAS/PREFIX") {
+			t.Error(err)
+		}
 	}
 }

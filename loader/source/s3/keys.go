@@ -32,8 +32,7 @@ type keys struct {
 	from string
 	none string // from, where there are no credentials
 	why  string // the role gave none
-	// refused and refusal are the status and the words of the last refusal of a service of credentials.
-	refused int
+	// refusal is what a service of credentials answered in place of them.
 	refusal string
 	static  credentials.Value
 	until   time.Time
@@ -82,6 +81,9 @@ func newKeys(env func(string) string) *keys {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
 		if !container {
 			iam.Endpoint = strings.TrimRight(env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), "/")
+			if iam.Endpoint != "" && !strings.Contains(iam.Endpoint, "://") {
+				iam.Endpoint = "http://" + iam.Endpoint
+			}
 		}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {
@@ -102,7 +104,7 @@ type role struct {
 
 // RetrieveWithCredContext is called with the lock of keys held.
 func (r *role) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
-	r.k.why, r.k.refused, r.k.refusal = "", 0, ""
+	r.k.why, r.k.refusal = "", ""
 	v, err := r.IAM.RetrieveWithCredContext(cc)
 	if err != nil {
 		r.k.why = ": " + r.describe(err)
@@ -127,7 +129,9 @@ func (r *role) describe(err error) string {
 		return "the server of tokens: " + why
 	case r.container:
 		return "the container's service of credentials: " + why
-	case r.k.refused == http.StatusUnauthorized || strings.HasSuffix(why, httpsource.Late):
+	case strings.Contains(why, " answered 404"):
+		why += " (the instance has no role)"
+	case strings.Contains(why, " answered 401") || strings.HasSuffix(why, httpsource.Late):
 		why += " (in a container the instance's hop limit for metadata has to be 2)"
 	}
 	return "the metadata service: " + why
@@ -142,7 +146,7 @@ type recordRefusals struct {
 func (r recordRefusals) RoundTrip(req *http.Request) (*http.Response, error) {
 	answer, err := r.Transport.RoundTrip(req)
 	if err == nil && answer.StatusCode != http.StatusOK {
-		r.k.refused, r.k.refusal = answer.StatusCode, httpsource.Refusal(answer)
+		r.k.refusal = httpsource.Refusal(answer)
 	}
 	return answer, err
 }

@@ -439,7 +439,7 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	if code != "" && len(code) < 60 {
 		e.Detail += fmt.Sprintf(" %q", code)
 	}
-	if r.StatusCode == 401 || r.StatusCode == 403 {
+	if r.StatusCode == 401 || r.StatusCode == 403 || strings.Contains(code, "Token") { // ExpiredToken has 400
 		e.Detail += ", with " + s.keys.describe()
 	}
 	if words != "" {

@@ -171,6 +171,8 @@ func SuggestKind(kind string, keys []string) string {
 	switch {
 	case kind == "List":
 		return "write its items as documents with --- between them"
+	case strings.HasPrefix(kind, "Function"):
+		return "that is a server's answer; thaw describe NAME says where the model file is"
 	case kind != "" && slices.Contains(strings.Fields(kindsOfOthers), kind):
 		return "thaw makes such objects itself from kind: Model; " + OwnFile
 	case kind != "":

@@ -32,6 +32,10 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 	allNamed := true
 	for _, f := range files {
 		data, err := kit.ReadBounded(stdin, f, catalog.MaxFile)
+		if err != nil && f != fromStdin {
+			problems = append(problems, catalog.Problem{File: f, Message: "cannot be read: " + kit.RootCause(err).Error()})
+			continue
+		}
 		if err != nil {
 			return nil, nil, err
 		}

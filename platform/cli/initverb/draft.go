@@ -108,6 +108,9 @@ func (d *draft) chooseEngine() error {
 			d.why += "; ember does not read these: " + oneLine(ember.Error())
 		}
 	}
+	if c.Format == inspect.Safetensors && !c.HasTokenizer() {
+		d.say("no tokenizer is beside the weights: copy the files of the model's own there")
+	}
 	if bytes.Contains(c.Config, []byte(`"auto_map"`)) && (d.engine == functions.EngineVLLM || d.engine == functions.EngineSGLang) {
 		d.say("it names code of its own (auto_map in config.json): where " + string(d.engine) + " does not know " + oneLine(c.Architecture) +
 			`, args: [--trust-remote-code] and files: ["*.py"] run it`)

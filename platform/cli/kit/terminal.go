@@ -2,6 +2,7 @@ package kit
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -31,8 +32,40 @@ func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) 
 	return t
 }
 
+// interruptible is an input whose Read returns when done is closed.
+type interruptible struct {
+	in   io.Reader
+	done <-chan struct{}
+}
+
+// Interruptible makes reads of in end with ctx, so that one interrupt ends a verb that waits for
+// standard input. Input that comes later is lost.
+func Interruptible(ctx context.Context, in io.Reader) io.Reader { return interruptible{in, ctx.Done()} }
+
+func (i interruptible) Read(b []byte) (int, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	text := make([]byte, len(b)) // b is the caller's again once Read has returned
+	go func() {
+		n, err := i.in.Read(text)
+		read <- result{text[:n], err}
+	}()
+	select {
+	case got := <-read:
+		return copy(b, got.text), got.err
+	case <-i.done:
+		return 0, context.Canceled
+	}
+}
+
 // IsTTY reports whether v is a file that is a terminal.
 func IsTTY(v any) bool {
+	if r, ok := v.(interruptible); ok {
+		v = r.in
+	}
 	f, ok := v.(*os.File)
 	return ok && xterm.IsTerminal(int(f.Fd()))
 }

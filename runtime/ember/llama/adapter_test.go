@@ -333,7 +333,7 @@ func TestBadAdapters(t *testing.T) {
 		{set("target_modules", nil), "target_modules is missing"},
 		{set("target_modules", []string{}), "target_modules must be"},
 		{set("target_modules", []string{"q_proj", "lm_head"}), `"lm_head" is not supported`},
-		{set("target_modules", []string{"q_proj", "v_proj"}), "v_proj.lora_A.weight is missing"},
+		{set("target_modules", []string{"q_proj", "v_proj"}), "v_proj.lora_A.weight is missing, though target_modules names it; it has 4, such as [base_model"},
 		{set("target_modules", []string{"v_proj"}), "v_proj.lora_A.weight is missing"},
 		{set("target_modules", "("), "target_modules"},
 		{set("target_modules", strings.Repeat("a", 5000)), "longer than 4096"},
