@@ -71,7 +71,7 @@ func (c *catalogReader) read(now placement.Instant) {
 			f.endPause()
 		}
 		if was != f.specHash {
-			f.starts = forecast.StartTimes{}
+			f.starts, f.failedOn, f.FailedOn = forecast.StartTimes{}, "", ""
 			c.forecaster.RestoreStarts(f)
 		}
 		c.markChanged(f)

@@ -42,7 +42,7 @@ func (l *lifecycle) onStatus(ctx context.Context, r *replicaState, st functions.
 					l.busyFunctions.Add(f)
 				}
 			}
-			f.failures, f.failure = setbacks.StartFailures{}, nil
+			f.failures, f.failure, f.failedOn, f.FailedOn = setbacks.StartFailures{}, nil, "", ""
 			f.wakeLease, f.untilReady = 0, false // from now on its idle time keeps it
 			l.markChanged(f)
 			if r.coldStart != nil {
@@ -139,6 +139,10 @@ func (l *lifecycle) onFailure(ctx context.Context, r *replicaState, cause string
 		pause = f.failures.Add(cause, functions.EngineTime(now-r.requestedAt, r.status.Phases))
 	}
 	if r.specHash == f.specHash {
+		if r.ReadyAt == 0 && f.failedOn == r.Node {
+			f.FailedOn = r.Node
+		}
+		f.failedOn = r.Node
 		l.backOff(f, cause, pause, now)
 	}
 	l.event("failed", f.Name, r.ID, r.Node, "", cause)

@@ -81,6 +81,43 @@ func TestRetryAfterEviction(t *testing.T) {
 	}
 }
 
+// TestFailingNode: after two starts in a row that failed on one node, the next is on another
+// that has room; on a cluster of one it is there again.
+func TestFailingNode(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		other int // GPUs of the other node
+		want  string
+	}{
+		{"another has room", 1, "[READY@other]"},
+		{"another has none", 0, "[]"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, 1, model("x"))
+				defer r.stop()
+				bad, other := newFakeAgent("bad", 1), newFakeAgent("other", c.other)
+				bad.fail["x"] = "CUDA error: an illegal memory access was encountered"
+				r.host(bad)
+				r.host(other)
+				for i := range 3 {
+					r.d.ask(r.s, fname("x"), 1)
+					r.pass(10500 * time.Millisecond)
+					loads, _ := bad.did()
+					if want := min(i+1, 3-c.other); len(loads) != want {
+						t.Errorf("start %d: %d on the failing node, want %d", i+1, len(loads), want)
+					}
+					if i < 2 {
+						r.want("x", r.states("x"), "[]")
+						r.pass(5 * time.Minute)
+					}
+				}
+				r.want("x", r.states("x"), c.want)
+			})
+		})
+	}
+}
+
 // TestLearnedFootprint: a model that holds more of a GPU than it asks for is not started
 // beside one that needs the rest. Its running replica shares the GPU as before.
 func TestLearnedFootprint(t *testing.T) {

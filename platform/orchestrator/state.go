@@ -31,6 +31,7 @@ type functionState struct {
 	replicas   []*replicaState
 	failures   setbacks.StartFailures
 	refusals   int               // consecutive refused loads
+	failedOn   string            // the node of its last failed start, until one succeeds
 	deaths     int               // consecutive deaths soon after READY
 	failure    *snapshot.Failure // the error of its waiters until the backoff is over
 	blocked    *snapshot.Blocked

@@ -211,6 +211,7 @@ func (a *attempt) fitsAfterEvictions(f *Function) bool {
 func (a *attempt) choose(f *Function, soon bool, record *explain.Record) (at int, possible bool) {
 	at = -1
 	least := 0.0
+	failed, failedRow := -1, explain.Row{} // the node of FailedOn
 	for i := range a.world.rooms {
 		m := &a.world.rooms[i]
 		if soon && !m.waiting {
@@ -236,10 +237,22 @@ func (a *attempt) choose(f *Function, soon bool, record *explain.Record) (at int
 		possible = true
 		x := a.score(m, s, f)
 		total := x.total()
-		record.Add(explain.Row{Node: m.node.ID, Score: total, Names: &placePartNames, Parts: [4]float64{x.ready, x.packing, x.topology, x.store}, Why: string(x.tier)})
+		row := explain.Row{Node: m.node.ID, Score: total, Names: &placePartNames, Parts: [4]float64{x.ready, x.packing, x.topology, x.store}, Why: string(x.tier)}
+		if m.node.ID == f.FailedOn {
+			failed, failedRow = i, row
+			continue
+		}
+		record.Add(row)
 		if at < 0 || total < least {
 			at, least = i, total
 		}
+	}
+	switch {
+	case failed >= 0 && at < 0:
+		at = failed
+		record.Add(failedRow)
+	case failed >= 0:
+		record.RejectNode(f.FailedOn, "two starts in a row failed here")
 	}
 	if at >= 0 {
 		record.Choose(a.world.rooms[at].node.ID, "")

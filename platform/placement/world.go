@@ -154,6 +154,10 @@ type Retry struct {
 	// these to replicas on those GPUs; nil: all.
 	RetryOn   string
 	RetryGPUs []int
+
+	// FailedOn is the node where two starts in a row failed; another that has room is taken
+	// before it.
+	FailedOn string
 }
 
 // Sleeping says what the sleep of a replica costs.
