@@ -81,14 +81,14 @@ func (p *problems) checkArgs(s *ModelSpec) {
 		}
 		if !command && strings.IndexFunc(a, func(r rune) bool { return strings.ContainsRune("‐‑‒–—−", r) }) == 0 {
 			p.add(at, "write -", "%q begins with a dash that is no hyphen", Clip(a))
-		} else if !command && i == 0 && !strings.HasPrefix(a, "-") {
+		} else if !command && s.Engine != "" && i == 0 && !strings.HasPrefix(a, "-") {
 			p.add(at, "args are its flags: thaw gives the program, its verb and the model itself", "%q is no flag of %s", Clip(a), s.Engine)
 		}
 		if f := ReservedFlag(s.Engine, a); f != "" {
 			p.add(at, "leave it out", "%s is set by thaw and cannot be given", f)
 		}
-		if command && strings.Contains(a, "{{port}}") {
-			p.add(at, "{port}", "the port has one pair of braces")
+		if command && (strings.Contains(a, "{{port}}") || strings.Contains(a, "${port}")) {
+			p.add(at, "{port}", "the port has one pair of braces, and no $")
 		}
 		if command && strings.Contains(a, "{key}") {
 			p.add(at, "put it into env", "every user of the machine could read {key} there")

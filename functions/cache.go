@@ -1,11 +1,14 @@
 package functions
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
-// CacheEntry is a published checkpoint in the store of a node.
+// CacheEntry is a published checkpoint in the store of a node, or an unfinished download.
 type CacheEntry struct {
 	Node     string    `json:"node"`
-	Digest   string    `json:"digest"` // sha256:…
+	Digest   string    `json:"digest"` // sha256:…; of an unfinished download part:…, which no digest is
 	Source   string    `json:"source"`
 	Path     string    `json:"path"` // on the node: the folder with the files under their own names
 	Files    int       `json:"files"`
@@ -16,6 +19,29 @@ type CacheEntry struct {
 	InUse    bool      `json:"in_use"` // held by a process
 	Pinned   bool      `json:"pinned"` // never evicted
 }
+
+// partPrefix begins the name of an unfinished download where a digest is for a checkpoint.
+const partPrefix = "part:"
+
+// PartName names an unfinished download by the key of its staging.
+func PartName(key string) string { return partPrefix + key }
+
+// CutPart returns the key of the staging that the name of an unfinished download holds.
+func CutPart(digest string) (key string, ok bool) { return strings.CutPrefix(digest, partPrefix) }
+
+// Unfinished reports whether e is a download that was not finished: it can only be removed.
+func (e CacheEntry) Unfinished() bool { return strings.HasPrefix(e.Digest, partPrefix) }
+
+// DigestOfHex is the digest, or the name of an unfinished download, whose hex digits a path has.
+func DigestOfHex(hex string) string {
+	if len(hex) == 32 {
+		return partPrefix + hex
+	}
+	return "sha256:" + hex
+}
+
+// HexOfDigest is the inverse of DigestOfHex.
+func HexOfDigest(digest string) string { return digest[strings.LastIndexByte(digest, ':')+1:] }
 
 // StoreAction is what may be done to a checkpoint in a store.
 type StoreAction string

@@ -18,6 +18,7 @@ type Pod struct {
 	ImagePullSecrets   []Reference       `json:"imagePullSecrets,omitempty"`
 	ServiceAccountName string            `json:"serviceAccountName,omitempty"`
 	PriorityClassName  string            `json:"priorityClassName,omitempty"`
+	Annotations        map[string]string `json:"annotations,omitempty"`
 }
 
 // Toleration allows a pod on nodes with a taint. Operator is Equal unless it says
@@ -52,7 +53,7 @@ const (
 )
 
 func (p Pod) IsZero() bool {
-	return len(p.NodeSelector) == 0 && len(p.Tolerations) == 0 && len(p.ImagePullSecrets) == 0 &&
+	return len(p.NodeSelector) == 0 && len(p.Tolerations) == 0 && len(p.ImagePullSecrets) == 0 && len(p.Annotations) == 0 &&
 		p.RuntimeClassName == "" && p.ServiceAccountName == "" && p.PriorityClassName == ""
 }
 
@@ -116,20 +117,26 @@ func (t Taint) String() string {
 	return t.Key + "=" + t.Value + ":" + t.Effect
 }
 
-// Over merges p with defaults from under: node selector keys missing in p, all
-// tolerations and secrets, and each name that p leaves empty.
+// Over merges p with defaults from under: node selector keys and annotations missing in p,
+// all tolerations and secrets, and each name that p leaves empty.
 func (p Pod) Over(under Pod) Pod {
-	if len(under.NodeSelector) > 0 {
-		both := maps.Clone(under.NodeSelector)
-		maps.Copy(both, p.NodeSelector)
-		p.NodeSelector = both
-	}
+	p.NodeSelector, p.Annotations = mergeMaps(p.NodeSelector, under.NodeSelector), mergeMaps(p.Annotations, under.Annotations)
 	p.Tolerations = union(p.Tolerations, under.Tolerations)
 	p.ImagePullSecrets = union(p.ImagePullSecrets, under.ImagePullSecrets)
 	p.RuntimeClassName = cmp.Or(p.RuntimeClassName, under.RuntimeClassName)
 	p.ServiceAccountName = cmp.Or(p.ServiceAccountName, under.ServiceAccountName)
 	p.PriorityClassName = cmp.Or(p.PriorityClassName, under.PriorityClassName)
 	return p
+}
+
+// mergeMaps is over with the entries of under that it lacks.
+func mergeMaps(over, under map[string]string) map[string]string {
+	if len(under) == 0 {
+		return over
+	}
+	both := maps.Clone(under)
+	maps.Copy(both, over)
+	return both
 }
 
 // union is a and what of b is not in it.
@@ -157,6 +164,15 @@ func CheckPod(path string, pod *Pod) []Problem {
 			p.add(path+".nodeSelector", labelKeyHint, "%q is no key of a label", Clip(k))
 		} else if v := pod.NodeSelector[k]; !isLabelValue(v) {
 			p.add(path+".nodeSelector."+k, labelValueHint, "%q is no value of a label", Clip(v))
+		}
+	}
+	p.checkFew(path+".annotations", len(pod.Annotations))
+	for _, k := range slices.Sorted(maps.Keys(pod.Annotations)) {
+		domain, _, _ := strings.Cut(k, "/")
+		if !isLabelKey(k) {
+			p.add(path+".annotations", "such as karpenter.sh/do-not-disrupt", "%q is no key of an annotation", Clip(k))
+		} else if domain = "." + domain; strings.HasSuffix(domain, ".knative.dev") || strings.HasSuffix(domain, ".thaw.dev") {
+			p.add(path+".annotations", "leave it out: scale and deadlines of the model file say it", "%s is written by thaw", Clip(k))
 		}
 	}
 	for i, t := range pod.Tolerations {

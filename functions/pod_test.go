@@ -18,6 +18,7 @@ func TestValidatePod(t *testing.T) {
 			NodeSelector:     map[string]string{"kubernetes.azure.com/agentpool": "gpu", "tier": ""},
 			Tolerations:      []Toleration{{Key: "sku", Operator: "Equal", Value: "gpu", Effect: "NoSchedule"}, {Operator: "Exists"}, {Key: "nvidia.com/gpu", Operator: "Exists"}, {Key: "a"}},
 			RuntimeClassName: "nvidia", ImagePullSecrets: []Reference{{"mine"}, {"their.registry"}}, ServiceAccountName: "models", PriorityClassName: "high",
+			Annotations: map[string]string{"karpenter.sh/do-not-disrupt": "true", "a": "any text, such as {\"b\": 1}"},
 		}, "", ""},
 		{"a selector's key", Pod{NodeSelector: map[string]string{"a b": "c"}}, "spec.pod.nodeSelector", "no key of a label"},
 		{"a selector's domain", Pod{NodeSelector: map[string]string{"A_/b": "c"}}, "spec.pod.nodeSelector", "no key of a label"},
@@ -36,6 +37,9 @@ func TestValidatePod(t *testing.T) {
 		{"an account", Pod{ServiceAccountName: "a..b"}, "spec.pod.serviceAccountName", "no name of an object"},
 		{"a priority", Pod{PriorityClassName: strings.Repeat("a.", 127) + "a"}, "spec.pod.priorityClassName", "no name of an object"},
 		{"the cluster's priority", Pod{PriorityClassName: "system-node-critical"}, "spec.pod.priorityClassName", "parts of the cluster itself"},
+		{"an annotation's key", Pod{Annotations: map[string]string{"a b": "c"}}, "spec.pod.annotations", "no key of an annotation"},
+		{"an annotation of Knative", Pod{Annotations: map[string]string{"autoscaling.knative.dev/min-scale": "1"}}, "spec.pod.annotations", "is written by thaw"},
+		{"an annotation of thaw", Pod{Annotations: map[string]string{"thaw.dev/model": "{}"}}, "spec.pod.annotations", "is written by thaw"},
 		{"too many", Pod{Tolerations: make([]Toleration, 65)}, "spec.pod.tolerations", "65 are too many"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -90,11 +94,14 @@ func TestPodOver(t *testing.T) {
 	under := Pod{
 		NodeSelector: map[string]string{"pool": "gpu", "zone": "1"}, Tolerations: []Toleration{{Key: "sku", Value: "gpu"}, {Key: "a"}},
 		RuntimeClassName: "nvidia", ImagePullSecrets: []Reference{{"all"}}, ServiceAccountName: "models", PriorityClassName: "low",
+		Annotations: map[string]string{"a": "under", "b": "under"},
 	}
-	own := Pod{NodeSelector: map[string]string{"zone": "2"}, Tolerations: []Toleration{{Key: "a"}, {Key: "b"}}, PriorityClassName: "high", ImagePullSecrets: []Reference{{"own"}}}
+	own := Pod{NodeSelector: map[string]string{"zone": "2"}, Tolerations: []Toleration{{Key: "a"}, {Key: "b"}}, PriorityClassName: "high", ImagePullSecrets: []Reference{{"own"}},
+		Annotations: map[string]string{"a": "own"}}
 	want := Pod{
 		NodeSelector: map[string]string{"pool": "gpu", "zone": "2"}, Tolerations: []Toleration{{Key: "a"}, {Key: "b"}, {Key: "sku", Value: "gpu"}},
 		RuntimeClassName: "nvidia", ImagePullSecrets: []Reference{{"own"}, {"all"}}, ServiceAccountName: "models", PriorityClassName: "high",
+		Annotations: map[string]string{"a": "own", "b": "under"},
 	}
 	if got := own.Over(under); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -32,7 +32,8 @@ func ParseBytes(s string) (Bytes, error) {
 		}
 	}
 	f, err := strconv.ParseFloat(num, 64)
-	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= math.MaxInt64 || strings.ContainsAny(num, "eExX_nN ") {
+	if err != nil || f < 0 || math.IsNaN(f) || f*factor >= math.MaxInt64 || strings.ContainsAny(num, "eExX_nN ") ||
+		factor == 1 && f != math.Trunc(f) {
 		return 0, fmt.Errorf("%q is no size: want a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Mi", Clip(s))
 	}
 	return Bytes(f * factor), nil
@@ -128,7 +129,11 @@ func ParseDuration(s string) (Duration, error) {
 		return 0, fmt.Errorf("%q is out of range: want 0 to 2562047h, such as 30s, 5m or 1h", Clip(s))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h", Clip(s))
+		hint := ""
+		if strings.HasSuffix(s, "d") || strings.HasSuffix(s, "w") {
+			hint = "; a day is 24h"
+		}
+		return 0, fmt.Errorf("%q is no duration: want such as 30s, 5m or 1h%s", Clip(s), hint)
 	}
 	return Duration(d), nil
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Spellings of a source, as messages list them.
@@ -61,11 +62,15 @@ var foreignPaths = []struct {
 // CheckSource checks the spelling of a source and returns the problem and its fix, or
 // nothing. Whether the source exists, and each scheme's finer rules, the loader checks.
 func CheckSource(s string) (message, hint string) {
-	if !printable(s) {
-		return "holds a control character or is not UTF-8", ""
-	}
 	if strings.TrimSpace(s) != s {
-		return "begins or ends with a blank", "leave it out"
+		return "begins or ends with a blank or a line end", "leave it out"
+	}
+	if !printable(s) {
+		return "holds a control character or is not UTF-8", "write it again by hand, on one line"
+	}
+	const quotes = "'\"“”‘’"
+	if bare := strings.TrimLeft(strings.TrimFunc(s, isInvisible), quotes); bare != s {
+		return "begins or ends with a quote or an invisible character", "leave it out: " + Clip(strings.TrimRight(bare, quotes))
 	}
 	if strings.Contains(s, "*") {
 		return "holds a pattern (*)", `name the folder; spec.weights: "*.gguf" chooses files of it`
@@ -124,6 +129,8 @@ func CheckSource(s string) (message, hint string) {
 	return "", ""
 }
 
+func isInvisible(r rune) bool { return unicode.Is(unicode.Cf, r) }
+
 // checkAzure looks at account and container of an az:// source.
 func checkAzure(s, account, rest string) (message, hint string) {
 	_, container, _ := strings.Cut(rest, "/")
@@ -168,6 +175,12 @@ func checkHub(s, rest string) (message, hint string) {
 		case "datasets", "spaces":
 			return fmt.Sprintf("%q is no model", Clip(s)), "of the hub's repositories models are read: hf://ORG/REPO[@REV]"
 		}
+	}
+	if page, ok := strings.CutPrefix(rest, "https://"); ok && strings.HasPrefix(page, "h") {
+		return problem, "did you mean https://" + Clip(page) + "?"
+	}
+	if part := strings.Split(rest, "/"); len(part) > 3 && slices.Contains([]string{"tree", "blob", "resolve"}, part[2]) {
+		return problem + " as a page of it does", "did you mean https://huggingface.co/" + Clip(rest) + "?"
 	}
 	if hubRepo.MatchString(rest) {
 		return "", ""

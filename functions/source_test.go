@@ -7,7 +7,7 @@ import (
 
 func TestCheckSource(t *testing.T) {
 	for _, good := range []string{
-		"./tiny", "tiny", "/abs/x", "a/b", "../x", "file:///x", "models.v2/tiny", "./huggingface.co/x",
+		"./tiny", "tiny", "/abs/x", "a/b", "../x", "file:///x", "models.v2/tiny", "/m/it's", `/m/a "b"`, "/m/\U0001f9d1\u200d\U0001f4bb x", "./huggingface.co/x",
 		"az://acc/weights/a", "https://acc.blob.core.windows.net/c/p", "https://models.example.org/tiny",
 		"s3://bucket", "s3://my.bucket-1/a/b", "gs://my_bucket/a", "hf://org/repo", "hf://org/repo@main", "hf://org/repo@refs/pr/1", "hf://org/repo@v1/sub", "hf://Qwen/Qwen2.5-0.5B",
 	} {
@@ -17,6 +17,10 @@ func TestCheckSource(t *testing.T) {
 	}
 	for _, tc := range []struct{ in, hint string }{
 		{"http://x/y", "https://"},
+		{`"/m/tiny"`, "leave it out: /m/tiny"},
+		{"\u201c/m/tiny\u201d", "leave it out: /m/tiny"},
+		{"\u202a/m/tiny", "leave it out: /m/tiny"},
+		{"/m/tiny\ufeff", "leave it out: /m/tiny"},
 		{"s3a://bucket/x", "did you mean s3://bucket/x?"},
 		{"gcs://bucket/x", "did you mean gs://bucket/x?"},
 		{"azure://acc/c/p", "did you mean az://acc/c/p?"},
@@ -55,9 +59,15 @@ func TestCheckSource(t *testing.T) {
 		{"pvc://claim/x", "file:///absolute/path"},
 		{"file://x", "file:///absolute/path"},
 		{"ftp://x/y", "s3://BUCKET/PREFIX"},
+		{"./w\n", "leave it out"},
+		{"./w\x00", "write it again"},
 		{"https://huggingface.co/o/r/resolve/main/m.gguf?download=true", "leave ?download=true out"},
 		{"https://huggingface.co/o/r/resolve/main/m.gguf?download=true&sig=CANARY", "environment"},
 		{"hf://datasets/org/repo", "models are read"},
+		{"hf://https://huggingface.co/org/repo", "did you mean https://huggingface.co/org/repo?"},
+		{"hf://org/repo/tree/main", "did you mean https://huggingface.co/org/repo/tree/main?"},
+		{"hf://org/repo/blob/main/x.gguf", "did you mean https://huggingface.co/org/repo/blob/main/x.gguf?"},
+		{"hf://org/repo/resolve/main/x.gguf", "did you mean https://huggingface.co/org/repo/resolve/main/x.gguf?"},
 		{"hf://spaces/org/repo", "models are read"},
 		{"az://acc.blob.core.windows.net/weights/m/n", "did you mean az://acc/weights/m/n?"},
 		{"az://acc.dfs.core.windows.net/weights", "did you mean az://acc/weights?"},

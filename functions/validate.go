@@ -48,9 +48,7 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 	if kind != want {
 		p.add("kind", "write kind: "+want, "%q is not %s", Clip(kind), want)
 	}
-	if meta.Name == "" {
-		p.add("metadata.name", labelHint, "a name is needed")
-	} else if !IsLabel(meta.Name) {
+	if !IsLabel(meta.Name) {
 		p.notLabel("metadata.name", meta.Name)
 	}
 	for _, k := range slices.Sorted(maps.Keys(meta.Labels)) {
@@ -62,6 +60,10 @@ func (p *problems) checkHead(version, kind, want string, meta Metadata) {
 
 // notLabel adds the problem of a name that is no DNS label, with the nearest one.
 func (p *problems) notLabel(path, name string) {
+	if name == "" {
+		p.add(path, labelHint, "a name is needed")
+		return
+	}
 	hint := labelHint
 	near := strings.Trim(notInLabels.ReplaceAllString(strings.ToLower(name), "-"), "-")
 	if len(name) > 63 {

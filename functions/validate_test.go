@@ -104,6 +104,7 @@ func TestValidate(t *testing.T) {
 		{"args reserved", func(m *Model) { m.Spec.Args = []string{"--max-model-len=64", "--port", "9000"} }, "spec.args[1]", "--port is set by thaw"},
 		{"args reserved with a value", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineVLLM, []string{"--served_model_name=x"} }, "spec.args[0]", "--served-model-name is set by thaw"},
 		{"args of another engine", func(m *Model) { m.Spec.Args = []string{"--uds", "x"} }, "", ""},
+		{"command with a port of a shell", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "--port=${port}"} }, "spec.args[1]", "one pair of braces, and no $"},
 		{"command without a port", func(m *Model) { m.Spec.Engine, m.Spec.Args = EngineCommand, []string{"srv", "--port", "9000"} }, "spec.args", "{port} is in neither"},
 		{"command with its port in env", func(m *Model) {
 			m.Spec.Engine, m.Spec.Args, m.Spec.Env = EngineCommand, []string{"srv"}, map[string]string{"PORT": "{port}"}

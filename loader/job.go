@@ -168,8 +168,7 @@ func (j *stagingJob) stage(ctx context.Context) (*Checkpoint, error) {
 			return c, err
 		}
 		if try == 1 {
-			return nil, &source.Error{Kind: source.Changed, Source: j.from.location, Detail: "changed twice while it was read",
-				Fix: "let the upload finish, then try again", Err: err}
+			return nil, &source.Error{Kind: source.Changed, Source: j.from.location, Detail: "changed twice while it was read", Err: err}
 		}
 		j.from.log.Info("source changed while it was read, planning again")
 	}

@@ -224,7 +224,7 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 	for _, file := range listing.Files {
 		if carriesCode(file.Name) {
 			return nil, nil, source.Fail(source.Refused, "is the only kind of weights here, and a format that can carry code",
-				"convert it to safetensors; who trusts it names it in spec.files").At(location, file.Name)
+				source.WithoutWeights([]string{file.Name}, "convert it to safetensors; who trusts it names it in spec.files")).At(location, file.Name)
 		}
 	}
 	for _, file := range listing.Files {
@@ -241,7 +241,7 @@ func selectFiles(location string, listing source.Plan, also source.Globs) ([]sou
 		detail = "holds no weights (*.safetensors, *.gguf), but " + functions.Clip(listing.Files[0].Name)
 	}
 	return nil, nil, &source.Error{Kind: source.Missing, Source: location, Detail: detail,
-		Fix: source.WithoutWeights(source.Names(listing.Files), "point source at the folder that holds them")}
+		Fix: source.WithoutWeights(listing.Names(), "point source at the folder that holds them")}
 }
 
 // carriesCode reports whether loading a file of this format runs code from it.

@@ -146,8 +146,14 @@ func MissingFolders(m *functions.Model) (missing []functions.Problem) {
 		if folder, local, err := Local(src, base); err != nil || !local {
 			return
 		} else if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+			hint := "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"
+			if near := source.NearestPath(folder); near != "" {
+				hint = fmt.Sprintf("there is %q, whose name is written otherwise", near)
+			} else if strings.Contains(src, `\`) {
+				hint = "a backslash is part of the name here: leave it out"
+			}
 			missing = append(missing, functions.Problem{Path: path, Message: folder + " is not on this machine, and a start fails until it is there",
-				Hint: "a relative source counts from its file; a repository of Hugging Face is hf://ORG/REPO"})
+				Hint: hint})
 		}
 	}
 	look("spec.source", m.Spec.Source)

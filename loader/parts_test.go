@@ -52,6 +52,13 @@ func TestProgressFeed(t *testing.T) {
 		if eta, ok := p.ETA(); !ok || eta.Round(time.Second) != 5*time.Second {
 			t.Errorf("ETA %v %v", eta, ok)
 		}
+		// A problem does not wait for the next progress, which may be minutes away.
+		if !n.update(func(p *Progress) { p.Problem = "429" }) || n.update(func(p *Progress) { p.Done++ }) {
+			t.Error("a problem waits, or progress does not")
+		}
+		if p := <-slow; p.Problem != "429" {
+			t.Errorf("problem %+v", p)
+		}
 		// A rate that nothing keeps up falls.
 		time.Sleep(time.Minute)
 		if p := n.now(); p.Rate > 10 {

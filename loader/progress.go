@@ -8,7 +8,7 @@ import (
 )
 
 // Rates are measured over rateWindow. Progress is published every publishEvery at
-// most, changes of state at once.
+// most, changes of state and of the problem at once.
 const (
 	rateWindow   = 3 * time.Second
 	publishEvery = 100 * time.Millisecond
@@ -41,10 +41,10 @@ func (f *progressFeed) update(change func(*Progress)) bool {
 	if f.ended {
 		return false
 	}
-	was := f.current.State
+	was := f.current
 	change(&f.current)
 	now := time.Now()
-	if f.current.State == was && now.Sub(f.published) < publishEvery {
+	if f.current.State == was.State && f.current.Problem == was.Problem && now.Sub(f.published) < publishEvery {
 		return false
 	}
 	f.published = now

@@ -59,7 +59,7 @@ type StoredKey struct {
 func (k *StoredKey) digest() (d digest, err error) {
 	h, err := hex.DecodeString(k.Hash)
 	if err != nil || len(h) != len(d) {
-		return d, fmt.Errorf("keys: the hash of key %q is damaged", k.ID)
+		return d, fmt.Errorf("the hash of key %q is damaged", k.ID)
 	}
 	return digest(h), nil
 }
@@ -95,22 +95,36 @@ func Open(path string) (*KeyStore, error) {
 		return nil, fmt.Errorf("keys: %w", err)
 	default:
 		if err := json.Unmarshal(data, &f); err != nil {
-			return nil, fmt.Errorf("keys: %s: %w", path, err)
+			return nil, damagedKeys(path, err)
 		}
 	}
-	secret, err := secretFile(path+".key", len(f.Keys) == 0)
+	fresh := "remove it: the next start makes a new one"
+	if len(f.Keys) > 0 {
+		fresh = "without it no key can be checked: bring it back from a backup, or remove it and " + newKeys(path)
+	}
+	secret, err := secretFile(path+".key", len(f.Keys) == 0, fresh)
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
 	b.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, []byte(secret))} }
 	for _, k := range f.Keys {
 		if _, err := k.digest(); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, damagedKeys(path, err)
 		}
 	}
 	b.keys, b.required = f.Keys, f.Required || len(f.Keys) > 0
 	b.index()
 	return b, nil
+}
+
+// damagedKeys is the error of a file of keys that is not as it was written.
+func damagedKeys(path string, err error) error {
+	return fmt.Errorf("keys: %s is damaged: %w (bring it back from a backup, or %s)", path, err, newKeys(path))
+}
+
+// newKeys is the way out without a backup. Without the file the server would want no key.
+func newKeys(path string) string {
+	return fmt.Sprintf(`write {"required": true} into %s and make new keys: thaw keys create --team TEAM`, path)
 }
 
 // ErrReplicated refuses to change keys whose store is elsewhere.
@@ -285,16 +299,18 @@ func Secret(header func(name string) string) string {
 
 // AdminToken reads dir/admin-token, or makes it.
 func AdminToken(dir string) (string, error) {
-	return secretFile(filepath.Join(dir, "admin-token"), true)
+	return secretFile(filepath.Join(dir, "admin-token"), true,
+		"remove it: the next start makes a new one, which those who used the old one have to read")
 }
 
-// secretFile reads a one-line secret that only its owner may read, or makes one.
-func secretFile(path string, create bool) (string, error) {
+// secretFile reads a one-line secret that only its owner may read, or makes one. fix is the
+// way out where the file holds none.
+func secretFile(path string, create bool, fix string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err == nil {
 		s := strings.TrimSpace(string(data))
 		if len(s) < 32 {
-			return "", fmt.Errorf("%s holds no secret", path)
+			return "", fmt.Errorf("%s is damaged: it holds no secret (%s)", path, fix)
 		}
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 			if err := os.Chmod(path, 0o600); err != nil {
@@ -307,7 +323,7 @@ func secretFile(path string, create bool) (string, error) {
 		return "", err
 	}
 	if !create {
-		return "", fmt.Errorf("%s is missing, so no key can be checked: bring it back, or remove the keys", path)
+		return "", fmt.Errorf("%s is missing (%s)", path, fix)
 	}
 	s := randomText(32)
 	return s, durable.WriteFile(path, []byte(s+"\n"), 0o600)

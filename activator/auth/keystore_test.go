@@ -112,15 +112,32 @@ func TestBadKeyFiles(t *testing.T) {
 	if _, _, err := b.Create("red", "", false); err != nil {
 		t.Fatal(err)
 	}
-	os.Remove(path + ".key")
-	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), ".key is missing") {
-		t.Error("keys without their HMAC key:", err)
-	}
-	for _, bad := range []string{"{", `{"keys":[{"id":"a","team":"x","hash":"zz"}]}`} {
-		os.WriteFile(path, []byte(bad), 0o600)
-		if _, err := Open(path); err == nil {
-			t.Errorf("%s: no error", bad)
+	whole, _ := os.ReadFile(path)
+	// Each names the file and a way out that opens nothing; which works.
+	wayOut := `write {"required": true} into ` + path + " and make new keys"
+	check := func(name, says string) {
+		t.Helper()
+		_, err := Open(path)
+		if err == nil || !strings.Contains(err.Error(), name+" is "+says) || !strings.Contains(err.Error(), wayOut) {
+			t.Errorf("%s %s: %v", name, says, err)
 		}
+	}
+	for _, bad := range []string{"", "{", "\x00\x00", string(whole[:len(whole)/2]), `{"keys":[{"id":"a","team":"x","hash":"zz"}]}`} {
+		os.WriteFile(path, []byte(bad), 0o600)
+		check(path, "damaged")
+	}
+	os.WriteFile(path, whole, 0o600)
+	os.WriteFile(path+".key", nil, 0o600)
+	check(path+".key", "damaged")
+	os.Remove(path + ".key")
+	check(path+".key", "missing")
+	os.WriteFile(path, []byte(`{"required": true}`), 0o600)
+	if again, err := Open(path); err != nil || !again.Required() || len(again.List("")) != 0 {
+		t.Error("the way out:", err)
+	}
+	os.WriteFile(path+".key", []byte("short"), 0o600)
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "remove it: the next start makes a new one") {
+		t.Error("no keys, and a damaged HMAC key:", err)
 	}
 }
 
@@ -161,9 +178,11 @@ func TestTokens(t *testing.T) {
 			t.Errorf("it had mode %o and has %o", mode, info.Mode().Perm())
 		}
 	}
-	os.WriteFile(filepath.Join(dir, "admin-token"), []byte("short"), 0o600)
-	if _, err := AdminToken(dir); err == nil {
-		t.Error("no secret")
+	for _, bad := range []string{"", "short"} {
+		os.WriteFile(filepath.Join(dir, "admin-token"), []byte(bad), 0o600)
+		if _, err := AdminToken(dir); err == nil || !strings.Contains(err.Error(), "admin-token is damaged: it holds no secret (remove it:") {
+			t.Errorf("%q: %v", bad, err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/openai"
+	"github.com/thaw-dev/thaw/testkit"
 )
 
 // TestBadMessages: each gets an error frame, the socket goes on, and the fifth ends it with
@@ -192,6 +193,17 @@ func TestSilentReader(t *testing.T) {
 func TestIdle(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Idle = time.Millisecond })
 	r.connect("/ws/me").wantClose(websocket.StatusNormalClosure)
+}
+
+// TestPings: a silent socket is pinged again and again, and serves afterwards.
+func TestPings(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Ping = time.Millisecond })
+	c := r.connect("/ws/me")
+	got := c.CloseRead(t.Context())
+	testkit.Eventually(t, "three pings", func() bool { return r.pings.Load() >= 3 })
+	if got.Err() != nil {
+		t.Error("the connection has ended")
+	}
 }
 
 // TestPlainPaths: /predict and /health.

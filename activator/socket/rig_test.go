@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,6 +37,7 @@ const testTimeout = 60 * time.Second
 // rig is a front, a data path and engines on TCP, and a platform that does what the test
 // says.
 type rig struct {
+	pings   atomic.Int32 // that clients got
 	t       testing.TB
 	addr    string
 	keys    *auth.KeyStore
@@ -262,7 +264,8 @@ func (r *rig) dial(path string, head http.Header, protocols ...string) (*client,
 	ctx, cancel := context.WithTimeout(r.t.Context(), testTimeout)
 	defer cancel()
 	transport := &http.Transport{DisableKeepAlives: true}
-	c, res, err := websocket.Dial(ctx, "ws://"+r.addr+path, &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}, HTTPHeader: head, Subprotocols: protocols})
+	c, res, err := websocket.Dial(ctx, "ws://"+r.addr+path, &websocket.DialOptions{HTTPClient: &http.Client{Transport: transport}, HTTPHeader: head, Subprotocols: protocols,
+		OnPingReceived: func(context.Context, []byte) bool { r.pings.Add(1); return true }})
 	if err != nil {
 		return nil, res, err
 	}

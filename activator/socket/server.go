@@ -34,6 +34,8 @@ type Options struct {
 	Sockets, SocketsOfKey int
 	// Idle bounds the silence of a client; 1 h.
 	Idle time.Duration
+	// Ping is the time between pings; 30 s.
+	Ping time.Duration
 	// Log gets a line per socket that was ended for its faults; nil is silence.
 	Log *slog.Logger
 	// Now is the clock; time.Now.
@@ -54,7 +56,7 @@ type Server struct {
 func New(o Options) *Server {
 	o.Sockets = cmp.Or(o.Sockets, 65_536)
 	o.SocketsOfKey = cmp.Or(o.SocketsOfKey, o.Sockets)
-	o.Idle = cmp.Or(o.Idle, time.Hour)
+	o.Idle, o.Ping = cmp.Or(o.Idle, time.Hour), cmp.Or(o.Ping, 30*time.Second)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now

@@ -42,6 +42,7 @@ type socket struct {
 	second     time.Time // the present window of maxPerSecond
 	messages   int       // in it
 	faults     []time.Time
+	pings      *time.Timer
 
 	mu         sync.Mutex
 	generation *generation // nil: none runs
@@ -63,10 +64,13 @@ func (s *socket) run(u *httpserver.Upgraded) {
 	s.session = s.s.sessions.find(s.key, s.s.o.Now())
 	u.OnDrain(s.drain)
 	idle := time.AfterFunc(s.s.o.Idle, func() { ws.Close(websocket.StatusNormalClosure, "idle") })
+	s.pings = time.AfterFunc(time.Hour, s.ping)
+	s.pings.Reset(s.s.o.Ping)
 	for s.readMessage() {
 		idle.Reset(s.s.o.Idle)
 	}
 	idle.Stop()
+	s.pings.Stop()
 	s.mu.Lock()
 	g := s.generation
 	s.mu.Unlock()
@@ -78,6 +82,16 @@ func (s *socket) run(u *httpserver.Upgraded) {
 		<-g.done
 	}
 	s.prediction.end()
+}
+
+// ping keeps the connection through proxies, which end one that is silent, and comes again
+// until the connection has ended.
+func (s *socket) ping() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.s.o.Ping)
+	defer cancel()
+	if err := s.ws.Ping(ctx); err == nil || ctx.Err() != nil {
+		s.pings.Reset(s.s.o.Ping)
+	}
 }
 
 // remember stores the session at each change, so that a client finds it however soon it

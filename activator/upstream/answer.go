@@ -117,15 +117,18 @@ func parseStatusLine(l []byte) (status int, err error) {
 
 // setLength reads a Content-Length. Equal ones, of a list or of several fields, count as one
 // (RFC 9110, section 8.6).
-func (a *answer) setLength(value []byte) bool {
+func (a *answer) setLength(value []byte) error {
 	for v := range bytes.SplitSeq(value, []byte{','}) {
 		n, ok := http1.ParseLength(bytes.Trim(v, " \t"), 15)
-		if !ok || a.remain >= 0 && a.remain != n {
-			return false
+		switch {
+		case !ok:
+			return protocolError("its content-length is %.60q", value)
+		case a.remain >= 0 && a.remain != n:
+			return protocolError("it has two different content-lengths, %d and %d", a.remain, n)
 		}
 		a.remain = n
 	}
-	return true
+	return nil
 }
 
 // readOneHead reads one status line and its fields.
@@ -172,8 +175,8 @@ func (a *answer) readOneHead(res *Response) error {
 		name, value := l[:colon], bytes.Trim(l[colon+1:], " \t")
 		switch string(name) {
 		case "content-length":
-			if !a.setLength(value) {
-				return protocolError("its content-length is %.60q", value)
+			if err := a.setLength(value); err != nil {
+				return err
 			}
 			continue
 		case "transfer-encoding":

@@ -187,6 +187,12 @@ func TestEdgesOfAnswers(t *testing.T) {
 			t.Errorf("%s: %.80q: %v", name, x.out, err)
 		}
 	}
+	for _, two := range []string{"content-length: 10\r\ncontent-length: 20\r\n", "content-length: 10, 20\r\n"} {
+		_, _, _, err := readAnswer(ok+two+"\r\n", nil, 100, false)
+		if err == nil || !strings.Contains(err.Error(), "two different content-lengths, 10 and 20") {
+			t.Errorf("%q: %v", two, err)
+		}
+	}
 	for value, closes := range map[string]bool{"close": true, "Close": true, "keep-alive": false, "closed": false} {
 		res, _, _, err := readAnswer(ok+"connection: "+value+"\r\nconnection: x\r\n"+body, nil, 100, false)
 		if err != io.EOF || res.k.answer.close != closes {

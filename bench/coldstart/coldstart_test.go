@@ -75,7 +75,7 @@ func serve(t *testing.T, p *platform) *served.Platform {
 	t.Helper()
 	s := httptest.NewServer(p)
 	t.Cleanup(s.Close)
-	at, err := served.At(s.URL, "secret")
+	at, err := served.At(strings.TrimPrefix(s.URL, "http://"), "secret")
 	if err != nil {
 		t.Fatal(err)
 	}

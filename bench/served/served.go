@@ -48,6 +48,9 @@ type Platform struct {
 
 // At returns a platform that is already running.
 func At(base, token string) (*Platform, error) {
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" || u.Host == "" {
 		return nil, fmt.Errorf("%q is no server: want http://host:port", base)

@@ -148,10 +148,17 @@ func TestValues(t *testing.T) {
 	}{
 		{"image", "image: {repository: example.com/thaw, tag: '2'}", "DaemonSet thaw-system/thaw-loader", []string{"image: example.com/thaw:2"}, []string{"thaw-dev"}},
 		{"digest", "image: {digest: 'sha256:" + strings.Repeat("a", 64) + "', pullPolicy: Always, pullSecrets: [{name: mine}]}", "Deployment thaw-system/thaw-controller", []string{"image: thaw-dev/thaw@sha256:" + strings.Repeat("a", 64), "imagePullPolicy: Always", "- name: mine"}, nil},
+		{"a dependency of another chart", "global: {imageRegistry: r}\nenabled: true", "DaemonSet thaw-system/thaw-loader", []string{"image: thaw-dev/thaw:dev"}, nil},
+		{"a moving tag", "image: {tag: latest}", "DaemonSet thaw-system/thaw-loader", []string{"image: thaw-dev/thaw:latest"}, []string{"imagePullPolicy"}},
 		{"all nodes", "loader: {nodeSelector: null}", "DaemonSet thaw-system/thaw-loader", nil, []string{"nodeSelector"}},
 		{"a pool", "loader: {nodeSelector: {nvidia.com/gpu.present: null, agentpool: gpu}, store: /mnt/thaw, priorityClassName: " +
 			"system-node-critical, podLabels: {a: b}, env: [{name: X, value: z}]}", "DaemonSet thaw-system/thaw-loader",
 			[]string{"agentpool: gpu", "path: /mnt/thaw", "--store=/mnt/thaw", "- /mnt/thaw\n", "system-node-critical", "a: b", "name: X"}, []string{"gpu.present", "/var/lib/thaw"}},
+		{"the size of the store", "loader: {storeBytes: 800Gi, keepFree: 0}", "DaemonSet thaw-system/thaw-loader", []string{"- --store-bytes=800Gi\n", "- --keep-free=0\n"}, nil},
+		{"shares", "loader: {folders: [{path: /mnt/models}, {path: /nfs, volume: {nfs: {server: s, path: /x}}}]}", "DaemonSet thaw-system/thaw-loader",
+			[]string{"- --folder=/mnt/models\n", "- --folder=/nfs\n", "mountPath: /nfs\n          name: folder-1\n          readOnly: true", "hostPath:\n          path: /mnt/models\n          type: Directory\n        name: folder-0", "name: folder-1\n        nfs:\n          path: /x"}, nil},
+		{"many nodes", "loader: {maxUnavailable: 10%}", "DaemonSet thaw-system/thaw-loader", []string{"maxUnavailable: 10%"}, nil},
+		{"what stays free", "loader: {keepFree: 30}", "DaemonSet thaw-system/thaw-loader", []string{"- --keep-free=30\n"}, []string{"--store-bytes"}},
 		{"identity", "loader: {serviceAccount: {annotations: {azure.workload.identity/client-id: abc}}}", "ServiceAccount thaw-system/thaw-loader", []string{"azure.workload.identity/client-id: abc"}, nil},
 		{"outside", "activator: {service: {type: LoadBalancer, annotations: {a: b}}, replicas: 3}", "Service thaw-system/thaw", []string{"type: LoadBalancer", "a: b"}, nil},
 		{"a load balancer for some", "activator: {service: {type: LoadBalancer, spec: {loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local, ipFamilyPolicy: PreferDualStack}}}", "Service thaw-system/thaw",
@@ -287,6 +294,7 @@ func TestSchema(t *testing.T) {
 	for _, values := range []string{
 		"imge: {}", "image: {tag: 'a b'}", "image: {digest: md5:1}", "image: {pullPolicy: Sometimes}", "controller: {replicas: 0}", "controller: {replicas: two}",
 		"activator: {service: {type: ExternalName}}", "activator: {secret: x}", "loader: {store: relative}", "loader: {store: /}", "loader: {tolerations: [{effect: Never}]}",
+		"loader: {storeBytes: much}", "loader: {storeBytes: 0}", "loader: {keepFree: 15%}", "loader: {keepFree: 96}", "loader: {maxUnavailable: 0}", "loader: {maxUnavailable: all}", "loader: {folders: [{path: models}]}", "loader: {folders: [/mnt]}", "loader: {folders: [{path: /a, volume: {}}]}",
 		"networkPolicies: {enabled: 'yes'}", "networkPolicies: {apiServer: []}", "networkPolicies: {monitoring: [{}]}", "serviceMonitor: {interval: soon}", "token: secret",
 		"loader: {resources: {requests: {gpu: 1}}}",
 		"clusterDomain: .local", "clusterDomain: a b", "controller: {eviction: fifo}", "controller: {keepAlive: always}", "controller: {prewarm: 'yes'}", "controller: {prewarmBudget: 1}", "controller: {prewarmBudget: 0h}", "controller: {prewarmBudget: -1h}",

@@ -48,6 +48,13 @@ func number[T uint8 | int8 | uint16 | int16 | uint32 | int32 | float32 | uint64 
 	return float64(v)
 }
 
+// blocks are how tensors of a type are kept (ggml's ggml_type), of the types that are usual: so many
+// values in so many bytes.
+var blocks = map[uint32]struct{ values, bytes uint64 }{
+	0: {1, 4}, 1: {1, 2}, 30: {1, 2}, 2: {32, 18}, 3: {32, 20}, 6: {32, 22}, 7: {32, 24}, 8: {32, 34}, 20: {32, 18},
+	10: {256, 84}, 11: {256, 110}, 12: {256, 144}, 13: {256, 176}, 14: {256, 210}, 23: {256, 136},
+}
+
 // Metadata are the keys and values. Numbers and booleans are float64, which holds every
 // size that a configuration names exactly; texts are string; lists of numbers are
 // []float64. A list that is not kept is in Lengths only.
@@ -108,7 +115,7 @@ func Read(r io.ReaderAt, size int64) (*Metadata, error) {
 	return m, err
 }
 
-// ReadWhole is Read of all metadata. It also reads where the tensors begin, and returns the
+// ReadWhole is Read of all metadata. It also reads where the tensors are, and returns the
 // least size that a file with them has.
 func ReadWhole(r io.ReaderAt, size int64) (m *Metadata, least int64, err error) {
 	d := newDecoder(r, size)
@@ -117,22 +124,32 @@ func ReadWhole(r io.ReaderAt, size int64) (m *Metadata, least int64, err error) 
 	if err != nil || tensors == 0 {
 		return m, 0, err
 	}
-	var last uint64 // where the last tensor begins, in the data
+	var last uint64 // where the last tensor ends, in the data
 	for range tensors {
-		d.skip(d.u64())             // name
-		d.skip(uint64(d.u32()) * 8) // shape
-		d.u32()                     // type
-		if last = max(last, d.u64()); d.err != nil {
+		d.skip(d.u64()) // name
+		values, dimensions := uint64(1), d.u32()
+		if d.err == nil && dimensions > 8 {
+			return nil, 0, invalid("a tensor of %d dimensions", dimensions)
+		}
+		for range dimensions {
+			values *= d.u64()
+		}
+		kind, begin := d.u32(), d.u64()
+		if d.err != nil {
 			return nil, 0, d.err
 		}
-	}
-	if last > math.MaxInt64/2 {
-		return nil, 0, invalid("a tensor at byte %d", last)
+		bytes := uint64(1)
+		if b, ok := blocks[kind]; ok && values < 1<<48 {
+			bytes = max(1, values/b.values*b.bytes)
+		}
+		if last = max(last, begin+bytes); last > math.MaxInt64/2 || begin > last {
+			return nil, 0, invalid("a tensor at byte %d", begin)
+		}
 	}
 	at, _ := d.section.Seek(0, io.SeekCurrent) // which fails for no section
 	at -= int64(d.r.Buffered())
 	align := int64(cmp.Or(m.Int("general.alignment"), 32))
-	return m, (at+align-1)/align*align + int64(last) + 1, nil
+	return m, (at+align-1)/align*align + int64(last), nil
 }
 
 func newDecoder(r io.ReaderAt, size int64) *decoder {

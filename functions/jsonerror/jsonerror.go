@@ -23,7 +23,7 @@ func Describe(e *json.SemanticError) string {
 	switch {
 	case errors.Is(e.Err, json.ErrUnknownName):
 		return name + " is no member of it"
-	case e.Err != nil && readsText(e.GoType): // in its own words
+	case e.Err != nil && readsText(e.GoType) && !strings.Contains(e.Err.Error(), "must be string type"): // in its own words
 		return name + ": " + e.Err.Error()
 	}
 	is := cmp.Or(kinds[byte(e.JSONKind)], "of another kind")
@@ -40,8 +40,11 @@ func readsText(t reflect.Type) bool {
 
 // describeWanted returns the kind of JSON value that a type is read from; "" for any.
 func describeWanted(t reflect.Type) string {
-	if t == nil {
+	switch {
+	case t == nil:
 		return ""
+	case readsText(t):
+		return "a string"
 	}
 	switch t.Kind() {
 	case reflect.String:

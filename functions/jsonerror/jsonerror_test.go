@@ -36,6 +36,7 @@ func TestDescribe(t *testing.T) {
 		`{"inner":{"list":{}}}`:  "`inner/list` is an object, not a list",
 		`{"txet":"a"}`:           "`txet` is no member of it",
 		`{"wait":"x"}`:           "`wait`: no span",
+		`{"wait":5}`:             "`wait` is a number, not a string",
 		`[]`:                     "it is a list, not an object",
 	} {
 		err := json.Unmarshal([]byte(in), &into, json.RejectUnknownMembers(true))

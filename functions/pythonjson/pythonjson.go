@@ -7,14 +7,18 @@ package pythonjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"encoding/json/jsontext"
+	jsonv2 "encoding/json/v2"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/thaw-dev/thaw/functions/jsonerror"
 )
 
 // Standard returns raw as standard JSON of the same length, so that offsets stay: NaN as 0,
@@ -48,7 +52,20 @@ func ReadFile(path string, most int64, v any) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(Standard(b), v)
+	return Decode(b, v)
+}
+
+// Decode decodes raw into v as package encoding/json does. Errors name the line and column of a
+// mistake, or the member that is of another kind.
+func Decode(raw []byte, v any) error {
+	err := jsonv2.Unmarshal(Standard(raw), v, json.DefaultOptionsV1(), json.ReportErrorsWithLegacySemantics(false))
+	if e, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
+		return errors.New(jsonerror.Describe(e))
+	}
+	if err != nil {
+		return cmp.Or(CheckObject(raw), err)
+	}
+	return nil
 }
 
 // WithNulls is [Standard] with null for NaN, in place of a zero that would be taken for a
@@ -151,7 +168,9 @@ func CheckObject(raw []byte) error {
 	}
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		reason := "cannot be read"
-		if e.Err != nil {
+		if errors.Is(e.Err, io.ErrUnexpectedEOF) {
+			reason = "it ends in the middle"
+		} else if e.Err != nil {
 			reason = e.Err.Error()
 		}
 		return fmt.Errorf("%s: %s", place(raw, e.ByteOffset), reason)

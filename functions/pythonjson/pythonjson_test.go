@@ -99,7 +99,7 @@ func TestReadFile(t *testing.T) {
 		t.Error(v, err)
 	}
 	for path, want := range map[string]string{
-		write("large", `{"a": 1, "b": 22222}`): "larger than 18 bytes", dir: "no regular file", write("bad", "{"): "unexpected end",
+		write("large", `{"a": 1, "b": 22222}`): "larger than 18 bytes", dir: "no regular file", write("bad", "{"): "line 1, column 2: it ends in the middle",
 		filepath.Join(dir, "none"): "no such file",
 	} {
 		if err := pythonjson.ReadFile(path, 18, &v); err == nil || !strings.Contains(err.Error(), want) {

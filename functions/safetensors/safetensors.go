@@ -12,6 +12,7 @@ import (
 	"math/bits"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -54,8 +55,10 @@ func truncated(format string, args ...any) error {
 }
 
 // Describe says what a file is whose first bytes are these, where it is not what its name says:
-// nothing yet, an archive, a page, text; "" where that is not known. 8 bytes are enough.
-func Describe(first []byte) string {
+// nothing yet, an archive, a page, text; "" where that is not known. 8 bytes are enough; of more
+// text the beginning is quoted.
+func Describe(beginning []byte) string {
+	first := beginning[:min(len(beginning), prefixSize)]
 	begins := func(with ...string) bool {
 		return slices.ContainsFunc(with, func(w string) bool { return bytes.HasPrefix(first, []byte(w)) })
 	}
@@ -69,7 +72,7 @@ func Describe(first []byte) string {
 	case begins("PK\x03\x04", "\x80\x02", "\x80\x04"):
 		return "it is a zip or a pickle, as PyTorch writes (.bin, .pt): convert it to safetensors"
 	case begins("GGUF"):
-		return "it is a GGUF file"
+		return "it is a GGUF file: rename it to NAME.gguf"
 	case begins("ggjt", "ggml", "ggmf", "tjgg", "lmgg", "fmgg"):
 		return "it is in a format of GGML from before GGUF: convert the model to GGUF anew"
 	case begins("\x1f\x8b", "\x28\xb5\x2f\xfd"):
@@ -77,16 +80,24 @@ func Describe(first []byte) string {
 	case text && begins("<"):
 		return "it is a page (HTML or XML), such as the error of a server that was stored in its place"
 	case text:
-		return fmt.Sprintf("it is text that begins with %q", first)
+		quoted := strings.ToValidUTF8(string(beginning[:min(len(beginning), MostQuoted)]), "")
+		return fmt.Sprintf("it is text that begins with %q", strings.TrimSpace(quoted))
 	}
 	return ""
 }
 
+// MostQuoted is how many bytes of a file that is no weights an error quotes.
+const MostQuoted = 100
+
 // HeaderEnd returns where the data of a file of size bytes begins, from the file's
 // first 8 bytes. A header of more than limit bytes is refused.
 func HeaderEnd(first [prefixSize]byte, size int64, limit uint64) (int64, error) {
-	n := binary.LittleEndian.Uint64(first[:])
-	what := Describe(first[:])
+	return headerEnd(first[:], size, limit)
+}
+
+func headerEnd(first []byte, size int64, limit uint64) (int64, error) {
+	n := binary.LittleEndian.Uint64(first)
+	what := Describe(first)
 	switch {
 	case what != "" && (n > limit || n == 0 || int64(n)+prefixSize > size):
 		return 0, invalid("%s", what)
@@ -104,14 +115,14 @@ func HeaderEnd(first [prefixSize]byte, size int64, limit uint64) (int64, error) 
 // limit bytes is refused. It returns what Parse returns; errors are *Error, or those
 // of r.
 func Read(r io.ReaderAt, size, limit int64) (tensors []Tensor, data int64, err error) {
-	var first [prefixSize]byte
 	if size < prefixSize {
 		return nil, 0, truncated("the file has %d bytes, too few for a header", size)
 	}
-	if err := readFull(r, first[:], 0); err != nil {
+	first := make([]byte, min(size, MostQuoted))
+	if err := readFull(r, first, 0); err != nil {
 		return nil, 0, err
 	}
-	end, err := HeaderEnd(first, size, uint64(limit))
+	end, err := headerEnd(first, size, uint64(limit))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -140,7 +151,7 @@ func Parse(head []byte, size int64) (tensors []Tensor, data int64, err error) {
 	if size < prefixSize || len(head) < prefixSize {
 		return nil, 0, truncated("the file has %d bytes, too few for a header", size)
 	}
-	data, err = HeaderEnd([prefixSize]byte(head), size, MaxHeader)
+	data, err = headerEnd(head[:min(len(head), MostQuoted)], size, MaxHeader)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 		{"GGUF", []byte("GGUF\x03\x00\x00\x00\x00\x01"), "a GGUF file"},
 		{"gzip", []byte("\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03"), "compressed"},
 		{"page", []byte("<!doctype html><title>Sign in</title>"), "a page (HTML or XML)"},
-		{"answer of a server", []byte("Entry not found"), `text that begins with "Entry no"`},
+		{"answer of a server", []byte("Entry not found"), `text that begins with "Entry not found"`},
 
 		{"leading space", image(" {}", 0), "not a JSON object"},
 		{"not JSON", image("{x}", 0), "not valid JSON"},

@@ -146,7 +146,7 @@ func TestGGUF(t *testing.T) {
 	}
 }
 
-// ggufFile writes a GGUF file with these whole numbers, and a tensor of 8 bytes at each of these
+// ggufFile writes a GGUF file with these whole numbers, and a tensor of 32 bytes at each of these
 // places of the data.
 func ggufFile(values map[string]uint32, tensors ...uint64) []byte {
 	text := func(b []byte, s string) []byte {
@@ -172,14 +172,14 @@ func ggufFile(values map[string]uint32, tensors ...uint64) []byte {
 		b = binary.LittleEndian.AppendUint32(text(b, "blk.0"), 2)
 		b = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, 2), 4)
 		b = binary.LittleEndian.AppendUint64(append(b, 0, 0, 0, 0), at)
-		end = max(end, at+8)
+		end = max(end, at+32)
 	}
 	align := max(int(values["general.alignment"]), 32)
 	b = append(b, make([]byte, (align-len(b)%align)%align)...)
 	return append(b, make([]byte, end)...)
 }
 
-// TestGGUFTensors: a file that ends before its last tensor begins was cut short, wherever that
+// TestGGUFTensors: a file that ends before its last tensor does was cut short, wherever that
 // is; one part of several under another name is refused with the way to join them.
 func TestGGUFTensors(t *testing.T) {
 	split := map[string]uint32{"split.no": 1, "split.count": 3}
@@ -203,7 +203,7 @@ func TestGGUFTensors(t *testing.T) {
 		}
 	}
 	for _, whole := range [][]byte{ggufFile(nil, 0, 64), ggufFile(map[string]uint32{"general.alignment": 256}, 128, 0)} {
-		for n := range len(whole) - 8 {
+		for n := range len(whole) {
 			err := headercheck.File("m.gguf", bytes.NewReader(whole[:n]), int64(n))
 			if source.KindOf(err) != source.Truncated || n >= 24 && !strings.Contains(err.Error(), "was cut short (copy the file again)") {
 				t.Errorf("%d of %d bytes: %v", n, len(whole), err)
@@ -252,15 +252,20 @@ func TestConfigOfPython(t *testing.T) {
 		{"text_encoder/config.json", `{"a": 1,}`, "line 1, column 8"},
 		{"config.json", `["a"]`, "not a JSON object"},
 		{"config.json", `<?xml version="1.0"?><Error><Code>BlobNotFound</Code></Error>`, "a page (HTML or XML)"},
-		{"config.json", "Entry not found", `text that begins with "Entry no"`},
+		{"config.json", "Entry not found", `text that begins with "Entry not found"`},
 		{"config.json", strings.Repeat("\x00", 400), "begins with zeros"},
+		{"m.safetensors", "Access to model x is restricted, ask for access at its page." + strings.Repeat(" ", 60), `begins with "Access to model x is restricted, ask for access at its page.`},
+		{"m.gguf", `{"error":"Repository not found"}`, `it is text that begins with "{\"error\":\"Repository not found\"}"`},
+		{"m.safetensors", "GGUF\x03\x00\x00\x00" + strings.Repeat("\x00", 300), "it is a GGUF file: rename it to NAME.gguf$"},
 		{"m.gguf", "<!doctype html><html><title>Sign in</title></html>", "not a GGUF file: it is a page"},
 		{"m.gguf", strings.Repeat("\x00", 400), "begins with zeros: its download or copy was not finished"},
 		{"m.safetensors", "<!doctype html><html><title>Sign in</title></html>", "not a valid safetensors file: it is a page"},
 		{"generation_config.json", `{"a": nan}`, ""}, // the engine's matter
 	} {
 		err := headercheck.File(tc.name, strings.NewReader(tc.text), int64(len(tc.text)))
-		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), tc.want)) {
+		want, whole := strings.CutSuffix(tc.want, "$")
+		if tc.want == "" && err != nil || tc.want != "" && (source.KindOf(err) != source.Corrupt || !strings.Contains(err.Error(), want)) ||
+			whole && !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s %s: %v, want %q", tc.name, tc.text, err, tc.want)
 		}
 	}
@@ -283,6 +288,34 @@ func TestShards(t *testing.T) {
 			strings.Fields(have)); source.KindOf(err) != kind {
 			t.Errorf("%s: %v", have, err)
 		}
+	}
+	// Names that look the same, and names that a system without capitals changed.
+	for _, tc := range []struct{ named, have, want, fix string }{
+		{"mod\u00e9le-1.safetensors", "mode\u0301le-1.safetensors", "differs in its Unicode form alone", "NFC: convmv -f utf8 -t utf8 --nfc "},
+		{"mode\u0301le-1.safetensors", "mod\u00e9le-1.safetensors", "differs in its Unicode form alone", "NFD: convmv -f utf8 -t utf8 --nfd "},
+		{"M-1.safetensors", "m-1.safetensors", "the first is M-1.safetensors, while m-1.safetensors is there", "rename the files as the index writes them"},
+		{"m-1.safetensors", "x/m-1.safetensors", "the first is m-1.safetensors (", "copy the missing files beside it"},
+	} {
+		index := fmt.Appendf(nil, `{"weight_map":{"a":%q,"b":"c.safetensors"}}`, tc.named)
+		_, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)), []string{"c.safetensors", tc.have})
+		if source.KindOf(err) != source.Missing || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.fix) {
+			t.Errorf("%q beside %q: %v", tc.named, tc.have, err)
+		}
+	}
+	for named, want := range map[string]string{
+		`"/data/m-1.safetensors"`: `for "a.weight": file name "/data/m-1.safetensors" is absolute`, `null`: `for "a.weight": file name "" is empty`,
+		`"../m-1.safetensors"`: `for "a.weight": file name "../m-1.safetensors" does not name one file below its folder`} {
+		index := `{"weight_map":{"a.weight":` + named + `,"b":"c.safetensors"}}`
+		_, err := headercheck.Shards("model.safetensors.index.json", strings.NewReader(index), int64(len(index)), []string{"c.safetensors"})
+		if source.KindOf(err) != source.Refused || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "copy the index again") {
+			t.Errorf("%s: %v", named, err)
+		}
+	}
+	// Another set lies there, whole.
+	if _, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(index), int64(len(index)),
+		[]string{"x-00001-of-00001.safetensors"}); err == nil || !strings.Contains(err.Error(), "remove the index") {
+		t.Error(err)
 	}
 	dotted := []byte(`{"weight_map":{"a":"./m-1.safetensors","b":"m-2.safetensors"}}`)
 	if got, err := headercheck.Shards("model.safetensors.index.json", bytes.NewReader(dotted), int64(len(dotted)),

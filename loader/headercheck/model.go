@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/text/unicode/norm"
+
 	"github.com/thaw-dev/thaw/functions/gguf"
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
@@ -66,15 +68,15 @@ func checkJSONEnds(r io.ReaderAt, size int64) error {
 	begin, end = bytes.TrimLeft(begin, blanks), bytes.TrimRight(end, blanks)
 	switch {
 	case size == 0:
-		return source.Fail(source.Truncated, "is empty", WayOut(""))
+		return source.Fail(source.Truncated, "is empty", "")
 	case len(begin) > 0 && begin[0] != '{':
-		reason := cmp.Or(safetensors.Describe(begin[:min(len(begin), 8)]), "it does not begin with {")
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with {")
 		if err := pythonjson.CheckObject(begin); bytes.IndexByte([]byte("\xef\xff\xfe"), begin[0]) >= 0 && err != nil {
 			reason = err.Error()
 		}
-		return source.Fail(source.Corrupt, "not a JSON object: "+reason, WayOut(reason))
+		return source.Fail(source.Corrupt, "not a JSON object: "+reason, "")
 	case len(end) > 0 && end[len(end)-1] != '}':
-		return source.Fail(source.Truncated, "does not end as a JSON object does: it was cut short", WayOut(""))
+		return source.Fail(source.Truncated, "does not end as a JSON object does: it was cut short", "")
 	}
 	return nil
 }
@@ -83,14 +85,18 @@ func checkJSONEnds(r io.ReaderAt, size int64) error {
 func GGUF(r io.ReaderAt, size int64) error {
 	var head [24]byte
 	if size < int64(len(head)) {
-		return source.Fail(source.Truncated, fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size), WayOut(""))
+		return source.Fail(source.Truncated, fmt.Sprintf("the file has %d bytes, too few for a GGUF header", size), "")
 	}
 	if err := readFull(r, head[:]); err != nil {
 		return err
 	}
 	if string(head[:4]) != "GGUF" {
-		reason := cmp.Or(safetensors.Describe(head[:8]), "it does not begin with GGUF")
-		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, WayOut(reason))
+		begin := make([]byte, min(size, safetensors.MostQuoted))
+		if err := readFull(r, begin); err != nil {
+			return err
+		}
+		reason := cmp.Or(safetensors.Describe(begin), "it does not begin with GGUF")
+		return source.Fail(source.Corrupt, "not a GGUF file: "+reason, "")
 	}
 	if v := binary.LittleEndian.Uint32(head[4:]); v < 2 || v > 3 {
 		return &source.Error{Kind: source.Corrupt, Detail: "GGUF: " + gguf.VersionProblem(v)}
@@ -98,20 +104,20 @@ func GGUF(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// checkTensors returns an error for a GGUF file that ends before its last tensor begins, or
+// checkTensors returns an error for a GGUF file that ends before its last tensor does, or
 // that is one of several parts by its metadata and not by its name.
 func checkTensors(name string, r io.ReaderAt, size int64) error {
 	m, least, err := gguf.ReadWhole(r, size)
 	if e, ok := errors.AsType[*gguf.Error](err); ok && !e.Truncated {
 		return nil // the engine says what it cannot read
 	} else if ok {
-		return source.Fail(source.Truncated, "GGUF: "+e.Reason, WayOut(""))
+		return source.Fail(source.Truncated, "GGUF: "+e.Reason, "")
 	} else if err != nil {
 		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	}
 	if size < least {
 		return source.Fail(source.Truncated,
-			fmt.Sprintf("the file has %d bytes and its last tensor begins at %d: it was cut short", size, least-1), WayOut(""))
+			fmt.Sprintf("the file has %d bytes and its tensors take it to %d at least: it was cut short", size, least), "")
 	}
 	parts := m.Int("split.count")
 	if _, _, of, ok := weightsets.Split(path.Base(name)); parts > 1 && (!ok || of != parts) {
@@ -130,7 +136,7 @@ func checkJSONObject(r io.ReaderAt, size int64) error {
 	if err := pythonjson.CheckObject(raw); err != nil {
 		e := source.Fail(source.Corrupt, "not a JSON object that engines can read", "mend it there, or copy the file again")
 		e.Err = err
-		if what := safetensors.Describe(raw[:min(len(raw), 8)]); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
+		if what := safetensors.Describe(raw); what != "" && bytes.IndexByte([]byte("{[ \t\r\n"), raw[0]) < 0 {
 			e.Detail += ": " + what
 		}
 		return e
@@ -169,13 +175,16 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, e
 	}
 	for tensor, file := range doc.Map { // Python joins the paths
 		doc.Map[tensor] = strings.TrimPrefix(file, "./")
+		if err := source.CheckName(doc.Map[tensor]); err != nil {
+			e := source.Fail(source.KindOf(err), fmt.Sprintf("weight_map has for %.80q", tensor), "write the names of the shards beside it there, "+
+				"or copy the index again")
+			e.Err = err
+			return nil, e
+		}
 	}
 	shards := slices.Compact(slices.Sorted(maps.Values(doc.Map)))
 	var missing []string
 	for _, s := range shards {
-		if err := source.CheckName(s); err != nil {
-			return nil, err
-		}
 		if !slices.Contains(have, path.Join(path.Dir(index), s)) {
 			missing = append(missing, s)
 		}
@@ -185,9 +194,27 @@ func Shards(index string, r io.ReaderAt, size int64, have []string) ([]string, e
 	if len(missing) == 0 || len(missing) == len(shards) && whole {
 		return shards, nil
 	}
-	return nil, &source.Error{Kind: source.Missing,
-		Detail: fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing), missing[0]),
-		Fix:    "copy the missing files beside it"}
+	e := source.Fail(source.Missing, fmt.Sprintf("names %d shards, %d of them are not there, the first is %s", len(shards), len(missing),
+		missing[0]), "copy the missing files beside it")
+	if len(missing) == len(shards) && len(have) > 0 {
+		e.Fix += "; where the shards that are there are all of the model, remove the index"
+	}
+	want := norm.NFC.String(path.Join(path.Dir(index), missing[0]))
+	for _, name := range have {
+		switch composed := norm.NFC.String(name); {
+		case composed == want:
+			form := "NFC"
+			if !norm.NFC.IsNormalString(missing[0]) {
+				form = "NFD"
+			}
+			e.Detail += ", while a name is there that differs in its Unicode form alone"
+			e.Fix = fmt.Sprintf("rename the files to the form of the index, %s: convmv -f utf8 -t utf8 --%s -r --notest FOLDER", form,
+				strings.ToLower(form))
+		case strings.EqualFold(composed, want):
+			e.Detail, e.Fix = e.Detail+", while "+name+" is there", "rename the files as the index writes them"
+		}
+	}
+	return nil, e
 }
 
 func IsIndex(name string) bool { return strings.HasSuffix(name, ".safetensors.index.json") }

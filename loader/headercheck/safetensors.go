@@ -3,7 +3,6 @@ package headercheck
 import (
 	"errors"
 	"io"
-	"strings"
 
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/loader/source"
@@ -32,17 +31,9 @@ func sourceError(err error) error {
 	case !ok:
 		return &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: err}
 	case e.Truncated:
-		return source.Fail(source.Truncated, e.Reason, WayOut(e.Reason))
+		return source.Fail(source.Truncated, e.Reason, "")
 	}
-	return source.Fail(source.Corrupt, "not a valid safetensors file: "+e.Reason, WayOut(e.Reason))
-}
-
-// WayOut says how a file with a header that cannot be used is mended; "" where the reason says it.
-func WayOut(reason string) string {
-	if strings.Contains(reason, "convert ") || strings.Contains(reason, "decompress ") {
-		return ""
-	}
-	return "copy the file again"
+	return source.Fail(source.Corrupt, "not a valid safetensors file: "+e.Reason, "")
 }
 
 func readFull(r io.ReaderAt, p []byte) error {

@@ -22,7 +22,7 @@ func TestTokenizerFiles(t *testing.T) {
 		"empty":       {"", source.Truncated, "is empty (copy the file again)"},
 		"cut short":   {long[:500], source.Truncated, "it was cut short (copy the file again)"},
 		"a page":      {"<!DOCTYPE html>" + long, source.Corrupt, "is a page"},
-		"text":        {"404: Not Found", source.Corrupt, `text that begins with "404: Not"`},
+		"text":        {"404: Not Found", source.Corrupt, `text that begins with "404: Not Found"`},
 		"a BOM":       {"\ufeff" + long, source.Corrupt, "byte order mark"},
 		"UTF-16":      {"\xff\xfe{\x00}\x00", source.Corrupt, "save it as UTF-8"},
 		"zeros":       {strings.Repeat("\x00", 500), source.Corrupt, "was not finished"},

@@ -57,7 +57,7 @@ func attentionOf(c config, hidden, heads int) (full, sliding sizing.Layers) {
 	if many, known := c.is("multi_query"); kv == 0 && known && many {
 		kv = 1
 	}
-	kv = cmp.Or(kv, heads)
+	kv = cmp.Or(kv, c.part("attn_config").number("kv_n_heads"), heads)
 	size := cmp.Or(c.number("head_dim", "kv_channels", "attention_head_dim"), hidden/heads)
 	layer := func(heads, k, v int) sizing.Layers {
 		v = cmp.Or(v, k)

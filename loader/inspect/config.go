@@ -2,13 +2,12 @@ package inspect
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/thaw-dev/thaw/functions"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -29,6 +28,31 @@ type config map[string]any
 
 // textParts are where models that read more than text keep the settings of their text part.
 var textParts = []string{"text_config", "llm_config", "language_config"}
+
+// usual are the values that transformers' classes have for keys that a configuration leaves out,
+// as those of models that read pictures do.
+var usual = map[string]config{
+	"llama": {"hidden_size": 4096., "intermediate_size": 11008., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"max_position_embeddings": 2048.},
+	"mistral": {"hidden_size": 4096., "intermediate_size": 14336., "num_hidden_layers": 32., "num_attention_heads": 32.,
+		"num_key_value_heads": 8., "max_position_embeddings": 131072.},
+	"gemma": {"head_dim": 256., "max_position_embeddings": 8192.},
+	"gemma3_text": {"hidden_size": 2304., "intermediate_size": 9216., "num_hidden_layers": 26., "num_attention_heads": 8.,
+		"num_key_value_heads": 4., "head_dim": 256., "max_position_embeddings": 131072., "sliding_window": 4096.,
+		"sliding_window_pattern": 6., "vocab_size": 262208.},
+	"falcon": {"max_position_embeddings": 2048.},
+}
+
+// filled is a configuration with the usual values of what it leaves out.
+func (c config) filled() config {
+	u := usual[c.text("model_type")]
+	if u == nil {
+		return c
+	}
+	u = maps.Clone(u)
+	maps.Copy(u, c)
+	return u
+}
 
 // number returns the first of keys that is a number above 0.
 func (c config) number(keys ...string) int {
@@ -91,12 +115,12 @@ func parseConfig(raw []byte) (facts, error) {
 		return f, &source.Error{Kind: source.Refused, File: configName, Detail: fmt.Sprintf(format, args...), Fix: byHand}
 	}
 	var top config
-	if err := json.Unmarshal(pythonjson.Standard(raw), &top); err != nil {
-		return f, notObject(configName, raw, err)
+	if err := decode(configName, raw, &top); err != nil {
+		return f, err
 	}
-	c := top
+	c := top.filled()
 	for _, k := range textParts {
-		if p := top.part(k); p.number("num_hidden_layers", "n_layer", "num_layers") > 0 {
+		if p := top.part(k).filled(); p.number("num_hidden_layers", "n_layer", "num_layers") > 0 {
 			c = p
 			break
 		}
@@ -112,24 +136,30 @@ func parseConfig(raw []byte) (facts, error) {
 		return refuse("names neither architectures nor a model_type, so what the model is cannot be known")
 	}
 	f.kind = kindOf(f.architecture, modelType)
+	f.architecture = cmp.Or(f.architecture, modelType)
 	if f.kind == "" || top["is_encoder_decoder"] == true && f.kind != Listens {
-		return refuse("the architecture %q is none that thaw knows", functions.Clip(cmp.Or(f.architecture, modelType)))
+		return refuse("the architecture %q is none that thaw knows", functions.Clip(f.architecture))
 	}
 	f.dtype = cmp.Or(c.text("torch_dtype"), c.text("dtype"), top.text("torch_dtype"), top.text("dtype"))
 	f.quantization = quantizationOf(top, c)
 	f.experts = c.number("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
 	m := &f.model
 	m.Quantized = f.quantization != ""
-	m.Hidden = c.number("hidden_size", "n_embd", "d_model", "dim")
+	m.Hidden = c.number("hidden_size", "n_embd", "n_embed", "d_model", "dim")
 	m.Heads = c.number("num_attention_heads", "n_head", "n_heads", "decoder_attention_heads")
 	m.Vocab = cmp.Or(c.number("padded_vocab_size", "vocab_size"), top.number("vocab_size"))
 	m.Inter = interOf(c)
 	m.Media = len(top.part("vision_config")) > 0 || len(top.part("audio_config")) > 0 || len(top.part("thinker_config")) > 0 ||
 		f.kind == Listens
 	m.Context, f.contextFrom = contextOf(c)
-	if m.Hidden == 0 || m.Heads == 0 || c.layers() == 0 {
-		return refuse("the architecture %q names no number of layers, heads or hidden size under a name that thaw knows",
-			functions.Clip(f.architecture))
+	for _, size := range []struct {
+		n    int
+		what string
+	}{{c.layers(), "num_hidden_layers"}, {m.Heads, "num_attention_heads"}, {m.Hidden, "hidden_size"}} {
+		if size.n == 0 {
+			return refuse("the architecture %q names no number above 0 as %s, or under another name that thaw knows", functions.Clip(f.architecture),
+				size.what)
+		}
 	}
 	switch {
 	case f.kind == Listens:
@@ -139,7 +169,8 @@ func parseConfig(raw []byte) (facts, error) {
 		m.Cache, f.latent = cacheOf(c, m.Hidden, m.Heads)
 	}
 	if m.Context == 0 {
-		return refuse("the architecture %q names no longest context under a name that thaw knows", functions.Clip(f.architecture))
+		return refuse("the architecture %q names no longest context: no number above 0 as max_position_embeddings, or under another name "+
+			"that thaw knows", functions.Clip(f.architecture))
 	}
 	return f, nil
 }
@@ -160,6 +191,7 @@ func kindOf(architecture, modelType string) Kind {
 	}{
 		{"ForCausalLM", Generates}, {"LMHeadModel", Generates}, {"ForConditionalGeneration", Generates},
 		{"ForSequenceClassification", Scores}, {"ForRewardModel", Scores}, {"RewardModel", Scores},
+		{"ChatModel", Generates}, {"ChatGLMModel", Generates}, {"MiniCPMV", Generates}, {"MiniCPMO", Generates},
 		{"ForTextEmbedding", Embeds}, {"EmbeddingModel", Embeds}, {"Model", Embeds},
 	} {
 		if strings.HasSuffix(architecture, e.end) {
@@ -197,7 +229,7 @@ func quantizationOf(top, c config) string {
 // the experts it visits, whichever is more.
 func interOf(c config) int {
 	dense := c.number("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim")
-	dense = cmp.Or(dense, 4*c.number("hidden_size", "n_embd", "d_model"))
+	dense = cmp.Or(dense, 4*c.number("hidden_size", "n_embd", "n_embed", "d_model"))
 	expert := c.number("moe_intermediate_size", "expert_ffn_hidden_size")
 	visited := c.number("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
 	if expert == 0 && c.number("num_local_experts") > 0 {

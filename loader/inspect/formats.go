@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/gguf"
-	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/functions/weightsets"
@@ -51,6 +49,9 @@ func (c *Checkpoint) readSafetensors(r *reader, files []source.File) error {
 	if err != nil {
 		return headerError(err, first.Name)
 	}
+	if err := c.refuseForeign(tensors); err != nil {
+		return source.WithFile(err, first.Name)
+	}
 	c.Sizing.Weights = c.Stored
 	if wide, all := floatBytes(tensors); c.Quantization == "" && all > 0 {
 		// The first file is taken as an example of all: a checkpoint has one type but for
@@ -61,6 +62,31 @@ func (c *Checkpoint) readSafetensors(r *reader, files []source.File) error {
 		c.DType = tensors[len(tensors)-1].DType
 	}
 	return nil
+}
+
+// refuseForeign notes the type of the tensors, and returns an error for those that no engine here
+// reads.
+func (c *Checkpoint) refuseForeign(tensors []safetensors.Tensor) error {
+	foreign := ""
+	bytes := map[string]int64{}
+	for _, t := range tensors {
+		if bytes[t.DType] += t.End - t.Begin; bytes[t.DType] > bytes[c.TensorType] {
+			c.TensorType = t.DType
+		}
+		switch {
+		case t.DType == "U32" && strings.HasSuffix(t.Name, ".weight"):
+			foreign = "MLX, which mlx_lm.server"
+		case strings.HasSuffix(t.Name, ".q_weight") || strings.HasPrefix(c.Quantization, "exl2"):
+			foreign = "EXL2, which TabbyAPI (ExLlamaV2)"
+		case strings.HasSuffix(t.Name, ".trellis") || strings.HasPrefix(c.Quantization, "exl3"):
+			foreign = "EXL3, which TabbyAPI (ExLlamaV3)"
+		}
+	}
+	if foreign == "" {
+		return nil
+	}
+	return source.Fail(source.Refused, "is quantised in the format of "+foreign+" reads, and none of thaw's engines",
+		"engine: command starts such a server; vllm reads the model itself or a variant in AWQ, GPTQ or FP8, llamacpp one in GGUF")
 }
 
 // floatBytes returns the bytes of tensors once floats are of 16 bits, and those now.
@@ -90,7 +116,7 @@ func headerError(err error, name string) error {
 	case ok && e.Truncated || isGGUF && g.Truncated:
 		kind = source.Truncated
 	}
-	return source.Fail(kind, "its header cannot be used: "+err.Error(), headercheck.WayOut(err.Error())).At("", name)
+	return source.Fail(kind, "its header cannot be used: "+err.Error(), "").At("", name)
 }
 
 // modelOpt names the quantisation of a hf_quant_config.json.
@@ -104,8 +130,8 @@ func (r *reader) modelOpt(f source.File) (string, error) {
 			Algo string `json:"quant_algo"`
 		} `json:"quantization"`
 	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return "", notObject(f.Name, raw, err)
+	if err := decode(f.Name, raw, &doc); err != nil {
+		return "", err
 	}
 	if doc.Quantization.Algo == "" {
 		return "", nil
@@ -128,6 +154,11 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 		}
 		return headerError(err, first.Name)
 	}
+	if r.scheme == "file" { // elsewhere it would be many requests, and staging does so
+		if err := headercheck.File(first.Name, &rangeReader{r, first}, first.Size); err != nil {
+			return source.WithFile(err, first.Name)
+		}
+	}
 	if m.Text("general.type") == "adapter" || m.Text("adapter.type") != "" {
 		return source.Fail(source.Refused, "is a LoRA adapter in GGUF, not a model",
 			`llamacpp takes it beside its model: args: ["--lora", FILE]`).At("", first.Name)
@@ -141,14 +172,18 @@ func (c *Checkpoint) readGGUF(r *reader, first source.File) error {
 				functions.Clip(arch)), Fix: byHand}
 	}
 	c.Architecture, c.Kind, c.ContextFrom, c.Experts = arch, Generates, arch+".context_length", key("expert_count")
-	if slices.Contains([]string{"bert", "nomic-bert", "jina-bert-v2", "modern-bert"}, arch) {
+	encoder := slices.Contains([]string{"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert"}, arch)
+	switch pooling := key("pooling_type"); {
+	case pooling == 4: // rank, of llama.cpp's llama_pooling_type
+		c.Kind = Scores
+	case encoder || pooling > 0:
 		c.Kind = Embeds
 	}
 	c.Quantization = fileType(m)
 	vocab := cmp.Or(key("vocab_size"), int(min(m.Lengths["tokenizer.ggml.tokens"], 1<<24)))
 	inter := max(key("feed_forward_length"), key("expert_feed_forward_length")*key("expert_used_count"))
 	c.Sizing = sizing.Model{Weights: c.Stored, Quantized: true, Context: context, Heads: heads, Hidden: hidden, Inter: inter, Vocab: vocab}
-	if c.Kind == Generates {
+	if !encoder {
 		c.Sizing.Cache, c.Latent = ggufCache(m, arch, layers, hidden, heads)
 	}
 	for _, f := range r.files {
@@ -168,12 +203,16 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 	}
 	k := cmp.Or(key("attention.key_length"), hidden/heads)
 	v := cmp.Or(key("attention.value_length"), k)
+	inWindow := k + v
+	if n := key("attention.key_length_swa"); n > 0 {
+		inWindow = n + cmp.Or(key("attention.value_length_swa"), n)
+	}
 	// One number, or one for each layer: 0 where it keeps none.
 	perLayer := m.Numbers(arch + ".attention.head_count_kv")
 	if len(perLayer) == 0 {
 		perLayer = []float64{float64(heads)}
 	}
-	window, period := key("attention.sliding_window"), slidingPeriods[arch]
+	window, period, pattern := key("attention.sliding_window"), slidingPeriods[arch], m.Numbers(arch+".attention.sliding_window_pattern")
 	alike := map[sizing.Layers]int{}
 	for i := range layers {
 		kv := int(perLayer[min(i, len(perLayer)-1)])
@@ -181,8 +220,10 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 			continue
 		}
 		l := sizing.Layers{Token: int64(kv) * int64(k+v) * width, Heads: kv}
-		if window > 0 && period > 0 && (i+1)%period != 0 {
-			l.Window = window
+		switch {
+		case window == 0:
+		case len(pattern) == layers && pattern[i] == 1, len(pattern) == 0 && period > 0 && (i+1)%period != 0:
+			l.Window, l.Token = window, int64(kv)*int64(inWindow)*width
 		}
 		alike[l]++
 	}
@@ -197,7 +238,9 @@ func ggufCache(m *gguf.Metadata, arch string, layers, hidden, heads int) (groups
 // fileTypes are the names of general.file_type (ggml's llama_ftype), the usual ones.
 var fileTypes = map[int]string{
 	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-	13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 32: "BF16",
+	13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS", 21: "Q2_K_S",
+	22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M",
+	32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4",
 }
 
 func fileType(m *gguf.Metadata) string {
@@ -220,8 +263,8 @@ func (r *reader) adapter(folder string) (Adapter, error) {
 		Base string `json:"base_model_name_or_path"`
 		Type string `json:"peft_type"`
 	}
-	if err := json.Unmarshal(pythonjson.Standard(raw), &doc); err != nil {
-		return a, notObject(f.Name, raw, err)
+	if err := decode(f.Name, raw, &doc); err != nil {
+		return a, err
 	}
 	if doc.Type != "" && !strings.EqualFold(doc.Type, "LORA") {
 		return a, source.Fail(source.Refused, fmt.Sprintf("is an adapter of the kind %q; engines load LoRA alone", functions.Clip(doc.Type)),

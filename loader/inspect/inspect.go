@@ -3,8 +3,10 @@ package inspect
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -53,6 +55,25 @@ type Checkpoint struct {
 	Config []byte
 	// Left are files of weights that no engine would read.
 	Left []string
+	// TensorType is the type of most bytes of the first file; "" for GGUF.
+	TensorType string
+	reader     *reader
+}
+
+// HasTokenizer reports whether a file by its name is one of a tokenizer.
+func (c *Checkpoint) HasTokenizer() bool {
+	return slices.ContainsFunc(c.reader.names, tokenizerName.MatchString)
+}
+
+var tokenizerName = regexp.MustCompile(`(?i)(?:^|/)(?:[^/]*token|vocab|spiece|sentencepiece|tekken)[^/]*$`)
+
+// ReadFile returns a small file of the source, such as its tokenizer.
+func (c *Checkpoint) ReadFile(name string) ([]byte, error) {
+	f, ok := c.reader.file(name)
+	if !ok {
+		return nil, source.Fail(source.Missing, "is not there", "copy it beside config.json").At("", name)
+	}
+	return c.reader.small(f)
 }
 
 type Adapter struct {
@@ -83,13 +104,17 @@ func Read(ctx context.Context, src string, o Options) (*Checkpoint, error) {
 	if err := r.narrow(o); err != nil {
 		return nil, err
 	}
-	c := &Checkpoint{Scheme: r.scheme, Location: r.location}
+	c := &Checkpoint{Scheme: r.scheme, Location: r.location, reader: r}
 	shape, err := r.chooseWeights(o.Format)
 	if err != nil {
 		return nil, r.named(err)
 	}
 	c.Format, c.Left = shape.format, shape.left
 	for _, f := range shape.files {
+		if e, ok := errors.AsType[*source.Error](source.CheckName(f.Name)); ok {
+			e.Fix = "rename it"
+			return nil, r.named(e)
+		}
 		c.Files++
 		c.Stored += f.Size
 	}
@@ -123,8 +148,11 @@ func ReadAdapter(ctx context.Context, src string, o Options) (Adapter, string, e
 		return Adapter{}, "", err
 	}
 	if _, ok := r.file(adapterName); !ok {
-		return Adapter{}, "",
-			r.named(source.Fail(source.Missing, "is no LoRA adapter: it has no "+adapterName, "name the folder that PEFT wrote"))
+		fix := "name the folder that PEFT wrote; of a GGUF adapter, engine llamacpp and args: [--lora, FILE]"
+		if i := slices.IndexFunc(r.files, func(f source.File) bool { return path.Base(f.Name) == adapterName }); i >= 0 {
+			fix = "name " + functions.Clip(path.Dir(r.files[i].Name)) + " below it"
+		}
+		return Adapter{}, "", r.named(source.Fail(source.Missing, "is no LoRA adapter: it has no "+adapterName, fix))
 	}
 	a, err := r.adapter("")
 	return a, r.location, r.named(err)
@@ -183,25 +211,29 @@ func (r *reader) chooseWeights(want Format) (weightSet, error) {
 		return weightSet{}, source.Fail(source.Missing, "has its weights in GGUF, which llamacpp alone reads here",
 			"leave --engine out, or name a source with safetensors")
 	case len(pickles) > 0:
+		telling := functions.Filter(r.names, func(n string) bool { return slices.Contains(pickles, n) || strings.HasPrefix(n, "vocabulary.") })
 		return weightSet{}, &source.Error{Kind: source.Refused,
-			Detail: fmt.Sprintf("has its weights as pickles only (%s), which run code when they are read, so thaw stages none", shortList(pickles)),
-			Fix:    "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)"}
+			Detail: fmt.Sprintf("has no weights but %s: such files run code when they are read, so thaw stages none", shortList(pickles)),
+			Fix:    source.WithoutWeights(telling, "save the model as safetensors: save_pretrained(DIR, safe_serialization=True)")}
 	case len(below) > 0:
 		return weightSet{}, source.Fail(source.Missing, fmt.Sprintf("has no weights at its top, but below: %s", shortList(below)),
 			r.wayBelow(below))
 	}
-	if len(r.files) > 0 && !hasConfig {
+	if len(r.names) > 0 && !hasConfig {
 		return weightSet{}, &source.Error{Kind: source.Missing, Detail: "has no weights: no safetensors and no GGUF file, and no config.json",
-			Fix: source.WithoutWeights(source.Names(r.files), "name the folder of one model")}
+			Fix: source.WithoutWeights(r.names, "name the folder of one model")}
 	}
 	return weightSet{}, source.Fail(source.Missing, "has no weights: no safetensors and no GGUF file",
-		source.WithoutWeights(source.Names(r.files), "copy them beside config.json, or name the folder that has them"))
+		source.WithoutWeights(r.names, "copy them beside config.json, or name the folder that has them"))
 }
 
 // wayBelow is what helps where all weights are in folders below the source.
 func (r *reader) wayBelow(below []string) string {
 	if _, ok := r.file("model_index.json"); ok {
 		return "it is a pipeline of diffusers, which makes pictures: engine: command starts a server for it"
+	}
+	if i := slices.IndexFunc(below, func(n string) bool { return strings.HasPrefix(path.Base(n), "adapter_model") }); i >= 0 {
+		return "a LoRA adapter is named with its model: thaw init BASE --adapter NAME=SOURCE/" + functions.Clip(path.Dir(below[i]))
 	}
 	if slices.ContainsFunc(below, weightsets.IsGGUF) {
 		return "name the folder or the file; a model file chooses it with weights: PATTERN"
@@ -243,8 +275,11 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 			return weightSet{}, source.Fail(source.Missing, "has params.json and no config.json: that is Mistral's own layout",
 				"name a source in Hugging Face's layout")
 		}
-		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json",
-			"name the folder that has both, or copy config.json and the tokenizer beside the weights")
+		fix := "name the folder that has both, or copy config.json and the tokenizer beside the weights"
+		if i := slices.IndexFunc(r.names, renamedConfig.MatchString); i >= 0 {
+			fix = fmt.Sprintf("rename %q to config.json, if that is what it is", r.names[i])
+		}
+		return weightSet{}, source.Fail(source.Missing, "has weights and no config.json", fix)
 	}
 	s := weightSet{format: Safetensors}
 	whole := slices.ContainsFunc(files, func(f source.File) bool { return f.Name == "model.safetensors" })
@@ -277,6 +312,9 @@ func (r *reader) oneSafetensors(files []source.File, hasConfig bool) (weightSet,
 		"a model file leaves the others out: exclude: [NAME]; or copy the one that is meant, with config.json and the tokenizer, "+
 			"into a folder of its own and name that")
 }
+
+// renamedConfig matches names that browsers and editors give to a config.json.
+var renamedConfig = regexp.MustCompile(`(?i)^config ?(?:\(\d+\)|-\d+)?\.json(?:\.txt)?$`)
 
 // shards returns the names of the files that an index uses; all must be there.
 func (r *reader) shards(index source.File, files []source.File) ([]string, error) {

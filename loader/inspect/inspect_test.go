@@ -52,7 +52,7 @@ func TestErrors(t *testing.T) {
 		{"an older GGUF", map[string]string{"m.gguf": "GGUF\x01\x00\x00\x00" + strings.Repeat("\x00", 40)}, "", source.Corrupt, []string{"version 1 is not known: convert the model to GGUF anew"}},
 		{"a GGUF for other machines", map[string]string{"m.gguf": "GGUF\x00\x00\x00\x03" + strings.Repeat("\x00", 40)}, "", source.Corrupt, []string{"big-endian"}},
 		{"below", map[string]string{"a/config.json": llama, "a/model.safetensors": weights()}, "", source.Missing, []string{"below: a/model.safetensors", "name the folder"}},
-		{"pickles", map[string]string{configName: llama, "pytorch_model.bin": "x"}, "", source.Refused, []string{"pickles only (pytorch_model.bin)", "safe_serialization=True"}},
+		{"pickles", map[string]string{configName: llama, "pytorch_model.bin": "x"}, "", source.Refused, []string{"has no weights but pytorch_model.bin: such files run code", "safe_serialization=True"}},
 		{"both formats", map[string]string{configName: llama, "model.safetensors": weights(), "m.gguf": "GGUF"}, "", source.Refused, []string{"two sets of weights", "--engine llamacpp", "--engine vllm"}},
 		{"two of GGUF", map[string]string{"m-Q4.gguf": "GGUF", "m-Q8.gguf": "GGUF"}, "", source.Refused, []string{"2 sets of weights: m-Q4.gguf (4 B), m-Q8.gguf (4 B)", "weights: PATTERN"}},
 		{"two of safetensors", map[string]string{configName: llama, "model.safetensors": weights(), "model.fp16.safetensors": weights()}, "", source.Refused, []string{"2 sets of weights and no index", "folder of its own"}},
@@ -63,13 +63,15 @@ func TestErrors(t *testing.T) {
 		{"Mistral's layout", map[string]string{"params.json": "{}", "consolidated.safetensors": weights()}, "", source.Missing, []string{"Mistral's own layout"}},
 		{"no GGUF", map[string]string{configName: llama, "model.safetensors": weights()}, GGUF, source.Missing, []string{"llamacpp reads no other", "leave --engine out"}},
 		{"GGUF alone", map[string]string{"m.gguf": "GGUF"}, Safetensors, source.Missing, []string{"in GGUF, which llamacpp alone reads", "leave --engine out"}},
-		{"config is an array", map[string]string{configName: "[1, 2]", "model.safetensors": weights()}, "", source.Corrupt, []string{"config.json: is no JSON object but of the type array (copy the file again)"}},
-		{"a quantisation is an array", map[string]string{configName: llama, "hf_quant_config.json": `{"quantization":[]}`, "model.safetensors": weights()}, "", source.Corrupt, []string{"hf_quant_config.json: has a quantization of the type array ("}},
-		{"config is no JSON", map[string]string{configName: "{", "model.safetensors": weights()}, "", source.Corrupt, []string{"config.json: is no JSON object"}},
+		{"config is an array", map[string]string{configName: "[1, 2]", "model.safetensors": weights()}, "", source.Corrupt, []string{"config.json: is not the JSON object that engines read: it is a list, not an object"}},
+		{"a quantisation is an array", map[string]string{configName: llama, "hf_quant_config.json": `{"quantization":[]}`, "model.safetensors": weights()}, "", source.Corrupt, []string{"`quantization` is a list, not an object"}},
+		{"config is no JSON", map[string]string{configName: "{", "model.safetensors": weights()}, "", source.Corrupt, []string{"line 1, column 2: it ends in the middle"}},
 		{"config is empty", map[string]string{configName: "{}", "model.safetensors": weights()}, "", source.Refused, []string{"neither architectures nor a model_type", "by hand"}},
 		{"architecture", map[string]string{configName: `{"architectures":["StableDiffusionPipeline"]}`, "model.safetensors": weights()}, "", source.Refused, []string{`"StableDiffusionPipeline" is none that thaw knows`, "engine: command"}},
+		{"a text for a number", map[string]string{configName: strings.Replace(llama, `"hidden_size":64`, `"hidden_size":"64"`, 1), "model.safetensors": weights()}, "", source.Refused, []string{"names no number above 0 as hidden_size"}},
+		{"no context", map[string]string{configName: strings.Replace(llama, `"max_position_embeddings":128`, `"max_position_embeddings":-1`, 1), "model.safetensors": weights()}, "", source.Refused, []string{"no number above 0 as max_position_embeddings"}},
 		{"encoder and decoder", map[string]string{configName: `{"architectures":["T5ForConditionalGeneration"],"is_encoder_decoder":true}`, "model.safetensors": weights()}, "", source.Refused, []string{"none that thaw knows"}},
-		{"no layers", map[string]string{configName: `{"architectures":["NewForCausalLM"],"hidden_size":4}`, "model.safetensors": weights()}, "", source.Refused, []string{"names no number of layers", "by hand"}},
+		{"no layers", map[string]string{configName: `{"architectures":["NewForCausalLM"],"hidden_size":4}`, "model.safetensors": weights()}, "", source.Refused, []string{"names no number above 0 as num_hidden_layers", "by hand"}},
 		{"cut short", map[string]string{configName: llama, "model.safetensors": weights()[:300]}, "", source.Truncated, []string{"cut short", "copy the file again"}},
 		{"not safetensors", map[string]string{configName: llama, "model.safetensors": strings.Repeat("x", 2000)}, "", source.Corrupt, []string{"model.safetensors: its header cannot be used"}},
 		{"not GGUF", map[string]string{"m.gguf": strings.Repeat("\x01x", 1000)}, "", source.Corrupt, []string{"does not begin with GGUF", "copy the file again"}},
@@ -91,6 +93,9 @@ func TestErrors(t *testing.T) {
 			_, err := Read(t.Context(), "s3://bucket/m", o)
 			if source.KindOf(err) != x.kind || !strings.HasPrefix(err.Error(), "s3://bucket/m: ") || strings.Count(err.Error(), "\n") > 0 {
 				t.Errorf("%s: %v", source.KindOf(err), err)
+			}
+			if text := err.Error(); strings.Contains(text, "convert the model") && strings.Contains(text, "copy the file again") {
+				t.Errorf("two ways out: %s", text)
 			}
 			for _, w := range x.want {
 				if err != nil && !strings.Contains(err.Error(), w) {

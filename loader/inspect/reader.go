@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +28,7 @@ type reader struct {
 	from             loader.Source
 	scheme, location string
 	files            []source.File
+	names            []string // of all that is there
 }
 
 func open(ctx context.Context, src string, o Options) (*reader, error) {
@@ -50,7 +50,7 @@ func open(ctx context.Context, src string, o Options) (*reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.files = plan.Files
+	r.files, r.names = plan.Files, plan.Names()
 	return r, nil
 }
 
@@ -86,19 +86,14 @@ func (r *reader) try(read func() error) error {
 
 func (r *reader) named(err error) error { return source.WithSource(err, r.location) }
 
-// notObject is why a file could not be read as an object of JSON.
-func notObject(name string, raw []byte, err error) error {
-	e := &source.Error{Kind: source.Corrupt, File: name, Detail: "is no JSON object", Err: err, Fix: "copy the file again"}
-	if placed := pythonjson.CheckObject(raw); errors.As(err, new(*json.SyntaxError)) && placed != nil && len(raw) > 0 {
-		e.Err, e.Fix = placed, "mend it there (JSON has no comments, and no comma before a bracket), or copy the file again"
+// decode reads a file of JSON.
+func decode(name string, raw []byte, v any) error {
+	err := pythonjson.Decode(raw, v)
+	if err == nil {
+		return nil
 	}
-	if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of Go
-		e.Err = nil
-		if e.Detail = "is no JSON object but of the type " + t.Value; t.Field != "" {
-			e.Detail = fmt.Sprintf("has a %s of the type %s", t.Field, t.Value)
-		}
-	}
-	return e
+	return &source.Error{Kind: source.Corrupt, File: name, Detail: "is not the JSON object that engines read", Err: err,
+		Fix: "mend it there (JSON has no comments, and no comma before a bracket), or copy the file again"}
 }
 
 func (r *reader) file(name string) (source.File, bool) {

@@ -67,7 +67,7 @@ func TestSources(t *testing.T) {
 			t.Errorf("%s: %+v %v", good, c, err)
 		}
 		if _, err := Read(t.Context(), bad, o); source.KindOf(err) != source.Refused ||
-			!strings.Contains(err.Error(), "pickles only (pytorch_model.bin)") {
+			!strings.Contains(err.Error(), "has no weights but pytorch_model.bin: such files run code") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

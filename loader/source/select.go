@@ -42,6 +42,7 @@ func Needed(name string) bool {
 // selection is the files of a listing that are staged, as far as it was read.
 type selection struct {
 	location string
+	all      []File
 	also     Globs
 	out      []File
 	left     []LeftOut
@@ -52,7 +53,7 @@ type selection struct {
 // out, unless an engine needs it or also names it: then it is an error. A name that leads
 // out of the folder always is one: such a listing is not to be trusted at all.
 func Select(location string, files []File, also Globs) ([]File, []LeftOut, error) {
-	s := &selection{location: location, also: also}
+	s := &selection{location: location, all: files, also: also}
 	var sum int64
 	for _, f := range files {
 		if !also.Includes(f.Name) {
@@ -151,10 +152,14 @@ func (s *selection) chooseWeights() error {
 		s.dropSecondLayouts()
 		return s.checkShards()
 	}
-	var err error
-	if s.out, err = s.also.Narrow(s.out); err != nil {
+	chosen, err := s.also.Narrow(s.out)
+	if err != nil {
+		if _, ofAll := s.also.Narrow(s.all); ofAll != nil { // it knows what is there in place of weights
+			err = ofAll
+		}
 		err.(*Error).Source = s.location
 	}
+	s.out = chosen
 	return err
 }
 
@@ -222,20 +227,32 @@ func WithoutWeights(names []string, otherwise string) string {
 	for _, name := range names {
 		base := strings.ToLower(path.Base(name))
 		switch path.Ext(base) {
-		case ".part", ".incomplete", ".crdownload", ".aria2", ".download", ".tmp":
+		case ".part", ".partial", ".incomplete", ".crdownload", ".aria2", ".download", ".tmp":
 			return functions.Clip(name) + " is of a download that has not finished: finish it"
-		case ".zip", ".tar", ".gz", ".tgz", ".zst", ".xz", ".7z", ".nemo", ".llamafile":
+		case ".zip", ".tar", ".gz", ".tgz", ".zst", ".xz", ".bz2", ".lz4", ".7z", ".rar", ".nemo", ".llamafile":
 			return "unpack " + functions.Clip(name) + ", and name the folder with safetensors or GGUF"
-		case ".onnx", ".engine", ".mlmodel", ".tflite":
+		case ".onnx", ".engine", ".plan", ".mlmodel", ".mil", ".tflite", ".pte", ".task", ".litertlm", ".rkllm", ".mnn", ".xml":
 			return functions.Clip(name) + " is for an engine of another kind, which engine: command starts"
-		case ".h5", ".msgpack", ".npz":
-			return functions.Clip(name) + " is of TensorFlow, Flax or MLX: save the model as safetensors"
+		case ".distcp":
+			return "the checkpoint of a training with FSDP is joined by accelerate merge-weights " + functions.Clip(path.Dir(name)) + " OUT"
+		case ".dvc":
+			return functions.Clip(name) + " is a pointer of DVC: dvc pull"
+		case ".h5", ".msgpack", ".npz", ".pb", ".keras", ".pdparams", ".ocdbt":
+			return functions.Clip(name) + " is of TensorFlow, Flax, Paddle or MLX: save the model as safetensors"
 		}
 		switch {
 		case Weights(strings.TrimSpace(base)) && !Weights(base):
 			return fmt.Sprintf("rename %q, whose name ends with a blank", functions.Clip(name))
 		case weightsets.IsProjector(base):
 			return functions.Clip(name) + " reads images for a model, whose own GGUF file is missing beside it"
+		case strings.HasPrefix(base, "vocabulary.") || strings.HasPrefix(base, "mlc-chat-config"):
+			return "a model of CTranslate2 or MLC is for another engine, which engine: command starts"
+		case strings.Contains(base, "mp_rank_"):
+			return "the checkpoint of a training with DeepSpeed is joined by the zero_to_fp32.py beside it, with --safe_serialization"
+		case strings.HasPrefix(base, "consolidated.") && path.Ext(base) == ".pth":
+			return "that is Meta's own layout: take the model in Hugging Face's, or convert it with transformers' convert_llama_weights_to_hf.py"
+		case halfCopied.MatchString(base):
+			return functions.Clip(name) + " is of a copy that has not finished: copy the file again"
 		case partName.MatchString(name):
 			return joinParts(name, names)
 		case strings.HasPrefix(name, "models--") && strings.Contains(name, "/snapshots/"):
@@ -252,6 +269,9 @@ func WithoutWeights(names []string, otherwise string) string {
 // partName matches a part of a file of weights that was cut by bytes: the file's name, and
 // which part it is.
 var partName = regexp.MustCompile(`(?i)^(.+\.(?:gguf|safetensors))[.-](?:(?:part[-_]?|split-)([a-z]{1,3}|\d+)(?:of\d+)?|(\d{2,3}|a[a-z]))$`)
+
+// halfCopied matches the hidden name under which rsync writes a file of weights.
+var halfCopied = regexp.MustCompile(`^\..+\.(?:gguf|safetensors)\.\w{6}$`)
 
 // maxParts bounds the parts that a message names.
 const maxParts = 20

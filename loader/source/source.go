@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +42,11 @@ type Plan struct {
 	Files []File
 	// Left are files that cannot be used, and that no engine needs.
 	Left []LeftOut
+}
+
+// Names are those of all files, also of those left out.
+func (p *Plan) Names() []string {
+	return append(Names(p.Files), functions.ConvertAll(p.Left, func(l LeftOut) string { return l.Name })...)
 }
 
 // LeftOut is a file that is not staged although its name would be.
@@ -118,8 +124,14 @@ func (e *Error) Error() string {
 		b.WriteString(e.Err.Error())
 	}
 	fix := cmp.Or(e.Fix, fixes[e.Kind])
+	if e.Fix == "" && saysWayOut.MatchString(b.String()) {
+		fix = "" // another copy would be the same
+	}
 	if e.Fix == "" && e.Busy {
 		fix = "it asks for fewer requests: try again later"
+	}
+	if cause, ok := errors.AsType[*Error](e.Err); ok && e.Fix == "" && cause.Kind == e.Kind {
+		fix = "" // the cause has it
 	}
 	if fix != "" {
 		b.WriteString(" (" + fix + ")")
@@ -127,12 +139,16 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// saysWayOut matches what says what else helps.
+var saysWayOut = regexp.MustCompile(`: (?:convert|decompress|rename) `)
+
 // fixes are what helps against an error without a Fix of its own.
 var fixes = map[Kind]string{
 	Unavailable: "check the network and what is between, or try again later",
 	Malformed:   "a proxy or a cache between may cut or change what comes: have it pass this host through",
 	Corrupt:     "copy the file again",
 	Truncated:   "copy the file again",
+	Changed:     "let the upload finish, then try again; where nothing writes to it, its servers name different versions of it",
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -177,6 +177,7 @@ func TestSelectWeights(t *testing.T) {
 		{"an index of shards beside one file", "model.safetensors model-00001-of-00001.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "model-00001-of-00001.safetensors model.safetensors model.safetensors.index.json"},
 		{"another file than the whole one", "other.safetensors consolidated.safetensors model.safetensors.index.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors model.safetensors.index.json other.safetensors"},
 		{"no weights", "config.json a.txt", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!holds no weights (*.safetensors, *.gguf); 2 other files are there (point source"},
+		{"what is there instead", "sha256-abc README.md", functions.ModelSpec{Engine: functions.EngineLlamaCpp}, "!2 other files are there (a GGUF file without its ending"},
 		{"consolidated alone", "consolidated.safetensors params.json", functions.ModelSpec{Engine: functions.EngineVLLM}, "consolidated.safetensors params.json"},
 		{"consolidated chosen", sharded + " consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Weights: "consolidated*"}, "config.json consolidated.safetensors model.safetensors.index.json"},
 		{"consolidated named", "model.safetensors consolidated.safetensors", functions.ModelSpec{Engine: functions.EngineVLLM, Files: []string{"consolidated*"}}, "consolidated.safetensors model.safetensors"},
@@ -259,5 +260,15 @@ func TestError(t *testing.T) {
 	}
 	if source.KindOf(err) != source.Missing || !errors.Is(err, os.ErrNotExist) || source.KindOf(os.ErrExist) != "" {
 		t.Error("kind or chain")
+	}
+	// What helps against a kind is said once.
+	cause := &source.Error{Kind: source.Changed, File: "f", Detail: "is gone since it was listed"}
+	twice := &source.Error{Kind: source.Changed, Source: "s", Detail: "changed twice", Err: cause}
+	if got := twice.Error(); strings.Count(got, "let the upload finish, then try again") != 1 ||
+		!strings.HasPrefix(got, "s: changed twice: f: is gone since it was listed (let") {
+		t.Error(got)
+	}
+	if cause.Fix = "own"; twice.Error() != "s: changed twice: f: is gone since it was listed (own)" {
+		t.Error(twice)
 	}
 }

@@ -3,18 +3,21 @@ package store
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes is what an ordinary user may still write below dir.
-func freeBytes(dir string) (int64, error) {
+// diskSpace is what an ordinary user may still write on the store's disk, and below what
+// unused checkpoints are evicted, in bytes.
+func (s *Store) diskSpace() (free, low int64, err error) {
 	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, os.NewSyscallError("statfs", err)
+	if err := unix.Statfs(s.layout.dir, &st); err != nil {
+		return 0, 0, os.NewSyscallError("statfs", err)
 	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
+	low = max(s.o.KeepFree, int64(s.o.FreeShare*float64(st.Blocks)*float64(st.Bsize)))
+	return int64(st.Bavail) * int64(st.Bsize), low, nil
 }
 
 // linkCount returns how many names a file has, and its inode.
@@ -75,7 +78,7 @@ func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, errBusy
 			}
-			return nil, os.NewSyscallError("flock", err)
+			return nil, &os.PathError{Op: "flock", Path: path, Err: err}
 		}
 		held, err := f.Stat()
 		if err != nil {
@@ -93,8 +96,20 @@ func lockFile(path string, exclusive, wait bool) (*fileLock, error) {
 	}
 }
 
-func isUnwritable(err error) bool {
-	return errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)
+// diskFix is the way out where the store's folder cannot be used; "" where none is known.
+func diskFix(err error) string {
+	is := func(any ...error) bool {
+		return slices.ContainsFunc(any, func(e error) bool { return errors.Is(err, e) })
+	}
+	switch {
+	case is(os.ErrPermission, os.ErrNotExist, unix.EROFS, unix.ENOTDIR):
+		return "--data names a folder that this user may write to"
+	case is(unix.ENOLCK, unix.ENOSYS, unix.ENOTSUP):
+		return "the folder's file system lacks what the store needs, such as locks on some network mounts: name one on a local disk with --data"
+	case is(unix.EIO, unix.ESTALE):
+		return "the disk or its mount has failed: see dmesg, or name a folder on another disk with --data"
+	}
+	return ""
 }
 
 func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

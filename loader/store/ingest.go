@@ -44,6 +44,11 @@ func LocationKey(location string, also source.Globs) string {
 	return fmt.Sprintf("%s\n%q", location, also)
 }
 
+func locationOf(locationKey string) string {
+	location, _, _ := strings.Cut(locationKey, "\n") // no location holds a control character
+	return location
+}
+
 // Key names a staging on the node: a place and its demanded digest, if any.
 func Key(locationKey, digest string) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", locationKey, digest))
@@ -79,19 +84,18 @@ func (s *Store) Claim(key string) (*Ingest, error) {
 	}
 }
 
-// SetProgress shows the progress to other processes. Errors are ignored: it is only
-// informative.
+// SetProgress shows the progress, and the location for Unfinished, to other processes.
+// Errors are ignored: it is only informative.
 func (i *Ingest) SetProgress(done, total int64) {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(done))
-	binary.LittleEndian.PutUint64(b[8:], uint64(total))
-	_, _ = i.progress.WriteAt(b[:], 0)
+	b := binary.LittleEndian.AppendUint64(nil, uint64(done))
+	b = binary.LittleEndian.AppendUint64(b, uint64(total))
+	_, _ = i.progress.WriteAt(append(b, locationOf(i.locationKey)...), 0)
 }
 
 // Progress returns what SetProgress wrote last, in any process.
 func (s *Store) Progress(key string) (done, total int64, ok bool) {
 	b, err := os.ReadFile(s.layout.path("parts", key, "progress"))
-	if err != nil || len(b) != 16 {
+	if err != nil || len(b) < 16 {
 		return 0, 0, false
 	}
 	return int64(binary.LittleEndian.Uint64(b)), int64(binary.LittleEndian.Uint64(b[8:])), true
@@ -194,8 +198,7 @@ func (i *Ingest) Commit() (Entry, *Lease, error) {
 	if i.s.o.NoDigests {
 		return Entry{}, nil, diskError("", errors.New("a store without digests publishes nothing"))
 	}
-	location, _, _ := strings.Cut(i.locationKey, "\n") // no location holds a control character
-	e := Entry{Format: format, Block: i.block, Source: location, Created: time.Now().UTC().Truncate(time.Second)}
+	e := Entry{Format: format, Block: i.block, Source: locationOf(i.locationKey), Created: time.Now().UTC().Truncate(time.Second)}
 	for _, p := range i.Parts {
 		tree := p.Tree()
 		if tree == "" {

@@ -130,11 +130,11 @@ func (p *Part) create() error {
 			return everr
 		}
 		if !ok {
-			avail, ferr := freeBytes(s.layout.dir)
+			free, _, ferr := s.diskSpace()
 			if ferr != nil {
 				return ferr
 			}
-			return noSpaceError(&NoSpace{Needed: p.File.Size, Free: max(avail-s.o.KeepFree, 0), Budget: s.o.Budget})
+			return s.noSpaceError(p.File.Size, free, 0)
 		}
 	}
 }

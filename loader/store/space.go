@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 )
 
@@ -21,8 +23,8 @@ func (s *Store) Usage() (used, budget int64, err error) {
 	if s.o.Budget > 0 {
 		return used, s.o.Budget, nil
 	}
-	left, err := freeBytes(s.layout.dir)
-	return used, used + max(0, left-s.o.KeepFree), diskError("", err)
+	free, _, err := s.diskSpace()
+	return used, used + max(0, free-s.o.KeepFree), diskError("", err)
 }
 
 // Remove removes a checkpoint. One that is in use stays, with an error of kind
@@ -71,11 +73,11 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if err != nil {
 			return err
 		}
-		avail, err := freeBytes(s.layout.dir)
+		free, low, err := s.diskSpace()
 		if err != nil {
 			return err
 		}
-		avail = max(avail-s.o.KeepFree, 0)
+		avail := max(free-s.o.KeepFree, 0)
 		total := used + avail
 		if s.o.Budget > 0 {
 			total = min(s.o.Budget, total)
@@ -85,7 +87,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		if evicted {
 			mark = s.o.Low
 		}
-		if need == 0 || fits && used+need <= int64(mark*float64(total)) {
+		if need == 0 || fits && used+need <= int64(mark*float64(total)) && need <= free-low {
 			return nil
 		}
 		if !evicted && !fits {
@@ -94,7 +96,7 @@ func (s *Store) reserve(need int64, keepPart string) error {
 				return err
 			}
 			if pinned+need > total {
-				return s.noSpaceError(need, avail, used)
+				return s.noSpaceError(need, free, used)
 			}
 		}
 		ok, err := s.evictOldest(keepPart)
@@ -106,9 +108,27 @@ func (s *Store) reserve(need int64, keepPart string) error {
 		case fits:
 			return nil
 		default:
-			return s.noSpaceError(need, avail, used)
+			return s.noSpaceError(need, free, used)
 		}
 	}
+}
+
+// Trim evicts what no process uses, least recently used first, while less than FreeShare of
+// the disk is free: others fill the disk too.
+func (s *Store) Trim() error {
+	if free, low, err := s.diskSpace(); err != nil || free >= low {
+		return diskError("", err)
+	}
+	return diskError("", s.layout.locked(func() error {
+		for {
+			if free, low, err := s.diskSpace(); err != nil || free >= low {
+				return err
+			}
+			if ok, err := s.evictOldest(""); err != nil || !ok {
+				return err
+			}
+		}
+	}))
 }
 
 // pinnedBytes is the size of the files that checkpoints keep which cannot be evicted.
@@ -126,34 +146,39 @@ func (s *Store) pinnedBytes() (sum int64, err error) {
 	return sum, err
 }
 
-func (s *Store) noSpaceError(need, avail, used int64) error {
-	// The bound is what leaves less: the budget or the disk.
-	if left := max(s.o.Budget-used, 0); s.o.Budget > 0 && left <= avail {
-		return noSpaceError(&NoSpace{Needed: need, Free: left, Budget: s.o.Budget})
-	}
-	return noSpaceError(&NoSpace{Needed: need, Free: avail, Kept: s.o.KeepFree})
-}
+const freeDisk = "free disk there (inodes too: df -i), stop a model that is in use, or name a folder on a larger disk: --data, " +
+	"--store of a loader"
 
-func noSpaceError(e *NoSpace) error {
-	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store",
-		Fix: "raise the store's budget, free disk, or stop a model that is in use", Err: e}
+// noSpaceError is the error of a staging of need bytes for which nothing can be evicted.
+func (s *Store) noSpaceError(need, free, used int64) error {
+	e := &NoSpace{Dir: s.layout.dir, Needed: need, Free: free, Kept: s.o.KeepFree}
+	fix := freeDisk
+	// The bound is what leaves less: the budget or the disk.
+	if left := max(s.o.Budget-used, 0); s.o.Budget > 0 && left <= max(free-s.o.KeepFree, 0) {
+		e.Free, e.Budget, fix = left, s.o.Budget, "raise --store-bytes, or stop a model that is in use"
+	}
+	return &source.Error{Kind: source.NoSpace, Detail: "no room in the store", Fix: fix, Err: e}
 }
 
 // NoSpace is in the chain of an error of kind NoSpace: a staging needs more bytes than
 // evicting all unused checkpoints would free.
 type NoSpace struct {
-	// In bytes. Budget 0: the disk is the bound, and Kept of it are left free besides Free.
+	Dir string // of the store
+	// In bytes. Free is what the disk has, of which Kept stay free; with a Budget, which is then
+	// the bound, what is left of it.
 	Needed, Free, Budget, Kept int64
 }
 
 func (s *NoSpace) Error() string {
-	if s.Budget > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free (the store may take %d)", s.Needed, s.Free, s.Budget)
+	size := func(n int64) string { return functions.Bytes(n).Human() }
+	text := fmt.Sprintf("%s: %s are needed, and ", s.Dir, size(s.Needed))
+	switch {
+	case s.Budget > 0:
+		return text + fmt.Sprintf("%s are left of the %s that it may take", size(s.Free), size(s.Budget))
+	case s.Free-s.Kept >= s.Needed:
+		return text + fmt.Sprintf("its disk takes no more though %s are free: it has no free inode (df -i), or this user a quota", size(s.Free))
 	}
-	if s.Kept > 0 {
-		return fmt.Sprintf("%d bytes are needed and %d are free on the disk, beside a reserve of %d that stays free", s.Needed, s.Free, s.Kept)
-	}
-	return fmt.Sprintf("%d bytes are needed and %d are free on the disk", s.Needed, s.Free)
+	return text + fmt.Sprintf("%s are free on its disk, of which %s stay free", size(s.Free), size(s.Kept))
 }
 
 // evictOldest evicts one thing; false if nothing can be evicted.
@@ -188,6 +213,70 @@ func (s *Store) evictOldest(keepPart string) (bool, error) {
 		return true, nil
 	}
 	return s.dropPart(keepPart)
+}
+
+// Unfinished is a staging that no process has claimed.
+type Unfinished struct {
+	Key      string
+	Location string // "" where it ended before its files were known
+	Path     string
+	Files    int
+	Bytes    int64 // that it takes of the store
+	LastUsed time.Time
+}
+
+// Unfinished lists the stagings that no process has claimed.
+func (s *Store) Unfinished() (out []Unfinished, err error) {
+	dirs, err := os.ReadDir(s.layout.path("parts"))
+	if err != nil {
+		return nil, diskError("", err)
+	}
+	for _, d := range dirs {
+		if !isHex(d.Name(), 32) {
+			continue
+		}
+		u := Unfinished{Key: d.Name(), Path: s.layout.path("parts", d.Name())}
+		lock, err := lockFile(filepath.Join(u.Path, "lock"), true, false)
+		if err != nil {
+			continue // claimed, or removed just now
+		}
+		if b, err := os.ReadFile(filepath.Join(u.Path, "progress")); err == nil && len(b) > 16 {
+			u.Location = string(b[16:])
+		}
+		err = walkFiles(u.Path, func(name string, fi fs.FileInfo) error {
+			if name := filepath.Base(name); name != "lock" && name != "progress" && filepath.Ext(name) != ".journal" {
+				u.Files, u.Bytes = u.Files+1, u.Bytes+fi.Size()
+			}
+			if fi.ModTime().After(u.LastUsed) {
+				u.LastUsed = fi.ModTime()
+			}
+			return nil
+		})
+		lock.Close()
+		if err != nil {
+			return nil, diskError("", err)
+		}
+		out = append(out, u)
+	}
+	return out, nil
+}
+
+// RemoveUnfinished removes a staging that no process has claimed. A claimed one stays, with an
+// error of kind Refused.
+func (s *Store) RemoveUnfinished(key string) error {
+	dir := s.layout.path("parts", key)
+	if _, err := os.Stat(dir); !isHex(key, 32) || err != nil {
+		return &source.Error{Kind: source.Missing, Detail: "unfinished download " + key + " is not in the store"}
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"), true, false)
+	if errors.Is(err, errBusy) {
+		return &source.Error{Kind: source.Refused, Detail: "download " + key + " is running", Fix: "remove the model that it is for first"}
+	}
+	if err != nil {
+		return diskError("", ignoreMissing(err)) // its owner removed it just now
+	}
+	defer lock.Close()
+	return diskError("", s.layout.discard(dir))
 }
 
 // dropPart deletes the oldest staging that no process has claimed.

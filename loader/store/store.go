@@ -24,6 +24,9 @@ type Options struct {
 	High, Low float64
 	// KeepFree is left free on the disk for everything else (logs first of all).
 	KeepFree int64
+	// FreeShare is the part of the disk below which, of what is free, unused checkpoints are
+	// evicted. A model that needs more is admitted.
+	FreeShare float64
 	// DirectFrom is the file size from which on the page cache is bypassed; 32 MiB if
 	// 0, never if negative.
 	DirectFrom int64
@@ -180,11 +183,7 @@ func diskError(file string, err error) error {
 		return err
 	}
 	if isDiskFull(err) {
-		return &source.Error{Kind: source.NoSpace, File: file, Detail: "the store's disk is full", Err: err}
+		return &source.Error{Kind: source.NoSpace, File: file, Detail: "the store's disk is full", Err: err, Fix: freeDisk}
 	}
-	e := &source.Error{Kind: source.Broken, File: file, Detail: "the store's disk", Err: err}
-	if file == "" && isUnwritable(err) {
-		e.Fix = "--data names a folder that this user may write to"
-	}
-	return e
+	return &source.Error{Kind: source.Broken, File: file, Detail: "the store's disk", Err: err, Fix: diskFix(err)}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -162,7 +163,7 @@ func TestLeasedIsNotEvicted(t *testing.T) {
 	if source.KindOf(err) != source.NoSpace || !ok || n.Needed != 4000 || n.Free != 2000 || n.Budget != 10_000 {
 		t.Fatalf("error %v", err)
 	}
-	for _, want := range []string{"4000", "2000"} {
+	for _, want := range []string{"3.9 KiB", "2 KiB"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %s", err, want)
 		}
@@ -567,6 +568,56 @@ func TestAcquirePath(t *testing.T) {
 
 // Bytes of a block from before a crash are not fetched again, megabyte by megabyte,
 // unless their checksum fails.
+// TestUnfinished: a staging that ended early is listed with its source and its bytes as long as
+// no process goes on with it, and can be removed then; a running one is neither.
+func TestUnfinished(t *testing.T) {
+	s := openStore(t, store.Options{})
+	location := store.LocationKey("az://acct/models/one", source.Globs{"*.py"})
+	files := map[string][]byte{"a.gguf": testBytes(9000, 1)}
+	in, err := begin(s, location, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Parts[0].Put(0, files["a.gguf"][:block]); err != nil {
+		t.Fatal(err)
+	}
+	in.SetProgress(4096, 9000)
+	key := store.Key(location, "")
+	if list, err := s.Unfinished(); len(list) != 0 || err != nil {
+		t.Errorf("while it runs: %+v, %v", list, err)
+	}
+	if err := s.RemoveUnfinished(key); source.KindOf(err) != source.Refused {
+		t.Errorf("removed while it runs: %v", err)
+	}
+	in.Close()
+	list, err := s.Unfinished()
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if u := list[0]; u.Key != key || u.Location != "az://acct/models/one" || u.Files != 1 || u.Bytes != 9000 || time.Since(u.LastUsed) > time.Hour {
+		t.Errorf("%+v", u)
+	}
+	if done, total, ok := s.Progress(key); done != 4096 || total != 9000 || !ok {
+		t.Errorf("progress %d of %d, %v", done, total, ok)
+	}
+	for _, name := range []string{"../parts/" + key, "", strings.Repeat("0", 32)} {
+		if err := s.RemoveUnfinished(name); source.KindOf(err) != source.Missing {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	if err := s.RemoveUnfinished(key); err != nil {
+		t.Fatal(err)
+	}
+	list, err = s.Unfinished()
+	if used, _, _ := s.Usage(); used != 0 || len(list) != 0 || err != nil {
+		t.Errorf("removed, and %d bytes and %+v are there, %v", used, list, err)
+	}
+	mustStage(t, s, location, files)
+	if list, err := s.Unfinished(); len(list) != 0 || err != nil {
+		t.Errorf("after a whole staging: %+v, %v", list, err)
+	}
+}
+
 func TestResumeInsideBlock(t *testing.T) {
 	const mib = 1 << 20
 	want := testBytes(10*mib, 5)
@@ -779,6 +830,34 @@ func TestWatermarks(t *testing.T) {
 	}
 	if got := digests(t, s); got != "large" {
 		t.Errorf("evicted in vain, left are %s", got)
+	}
+}
+
+// While less than its share of the disk is free, what no process uses is evicted: by Trim, as
+// images and logs fill the disk without asking the store, and for a staging, which is admitted
+// all the same.
+func TestDiskStaysFree(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, store.Options{Dir: dir, FreeShare: 1e-9})
+	left := func() string { return strings.Join(slices.Sorted(slices.Values(strings.Fields(digests(t, s)))), " ") }
+	mustStage(t, s, "idle", map[string][]byte{"a.gguf": testBytes(1000, 1)})
+	pinned := mustStage(t, s, "pinned", map[string][]byte{"a.gguf": testBytes(2000, 2)})
+	_, lease, err := stage(s, "used", map[string][]byte{"a.gguf": testBytes(3000, 3)})
+	if err := errors.Join(err, s.SetPin(pinned.Digest, true), s.Trim()); err != nil || left() != "idle pinned used" {
+		t.Fatalf("with room left: %s, %v", left(), err)
+	}
+	s = openStore(t, store.Options{Dir: dir, FreeShare: 1})
+	if err := s.Trim(); err != nil || left() != "pinned used" {
+		t.Errorf("left are %s, %v", left(), err)
+	}
+	mustStage(t, s, "new", map[string][]byte{"a.gguf": testBytes(1000, 4)})
+	mustStage(t, s, "newer", map[string][]byte{"a.gguf": testBytes(1000, 5)})
+	if left() != "newer pinned used" {
+		t.Errorf("after a staging: %s", left())
+	}
+	lease.Release()
+	if err := s.Trim(); err != nil || left() != "pinned" || s.Stats().EvictedBytes != 6000 {
+		t.Errorf("after the end of its use: %s, %+v, %v", left(), s.Stats(), err)
 	}
 }
 

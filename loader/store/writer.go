@@ -211,6 +211,6 @@ func (p *Part) writeError(err error) error {
 	if !isDiskFull(err) {
 		return diskError(p.File.Name, err)
 	}
-	avail, _ := freeBytes(p.store.layout.dir)
-	return noSpaceError(&NoSpace{Needed: p.File.Size, Free: avail, Budget: p.store.o.Budget})
+	free, _, _ := p.store.diskSpace()
+	return p.store.noSpaceError(p.File.Size, free, 0)
 }

@@ -152,6 +152,12 @@ func (s *Stager) serveView(ctx context.Context, req replica.StageRequest, v *arr
 	if req.Engine != functions.EngineEmber || !errors.Is(err, mount.ErrUnavailable) {
 		return err
 	}
+	named := func(f mount.File) bool {
+		return f.Name == "model.safetensors" || f.Name == "model.safetensors.index.json"
+	}
+	if !slices.ContainsFunc(files, named) {
+		return err // it finds others in the folder alone
+	}
 	// All files but the weights are small and are read first.
 	for _, f := range v.arrival.Files {
 		if source.Weights(f.Name) {

@@ -63,7 +63,7 @@ func serveAct(s *nodestore.Store, path string, req *httpserver.Request, res *htt
 		return nil
 	}
 	digest, act, _ := strings.Cut(path, "/")
-	digest = "sha256:" + digest
+	digest = functions.DigestOfHex(digest)
 	if functions.StoreAction(act) == functions.StoreVerify {
 		return httpserver.StreamLines(req, res, func(ctx context.Context, report func(functions.StoreProgress)) error {
 			return s.VerifyCheckpoint(ctx, digest, report)
@@ -113,7 +113,7 @@ func (c *Client) Prefetch(ctx context.Context, r functions.PrefetchRequest, repo
 }
 
 func cachePath(digest string, act functions.StoreAction) string {
-	return "/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:")) + "/" + url.PathEscape(string(act))
+	return "/cache/" + url.PathEscape(functions.HexOfDigest(digest)) + "/" + url.PathEscape(string(act))
 }
 
 // storeRequest sends a request about the node's store; its errors are

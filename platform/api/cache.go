@@ -114,10 +114,11 @@ func (c *cacheHandlers) act(act functions.StoreAction) handler {
 // digest of the path: a colon is no part of a plain word, so it is the hex alone.
 func (e *exchange) digest() (string, *openai.Error) {
 	h := e.args[0]
-	if len(h) != 64 || strings.Trim(h, "0123456789abcdef") != "" {
-		return "", openai.New(openai.InvalidValue, "A checkpoint is named by the 64 hex digits of its digest, without sha256: before them.")
+	if len(h) != 64 && len(h) != 32 || strings.Trim(h, "0123456789abcdef") != "" {
+		return "", openai.New(openai.InvalidValue, "A checkpoint is named by the 64 hex digits of its digest, without sha256: before them; "+
+			"an unfinished download by its 32, without part:.")
 	}
-	return "sha256:" + h, nil
+	return functions.DigestOfHex(h), nil
 }
 
 func (c *cacheHandlers) verify(x *exchange, res *httpserver.Response) *openai.Error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +103,7 @@ func TestCache(t *testing.T) {
 		{"DELETE", "/api/v1/cache/" + testDigest, "", 409, "in_use"},
 		{"DELETE", "/api/v1/cache/" + strings.Repeat("2", 64), "", 404, "not_cached"},
 		{"DELETE", "/api/v1/cache/tiny", "", 400, "64 hex digits"},
+		{"DELETE", "/api/v1/cache/" + strings.Repeat("3", 32), "", 404, "not_cached"},
 		{"DELETE", "/api/v1/cache/" + strings.Repeat("G", 64), "", 400, "64 hex digits"},
 		{"POST", "/api/v1/cache/" + strings.Repeat("1", 63) + "/verify", "", 400, "64 hex digits"},
 		{"POST", "/api/v1/cache/" + testDigest + "/verify", "", 200, `"code":"digest_mismatch"`},
@@ -123,6 +125,9 @@ func TestCache(t *testing.T) {
 				t.Errorf("%d %s", status, body)
 			}
 		})
+	}
+	if want := "remove part:" + strings.Repeat("3", 32); !slices.Contains(s.did, want) {
+		t.Errorf("%q, not %q", s.did, want)
 	}
 	last := s.prefetches[len(s.prefetches)-1]
 	if last.Source != "/w/x" || last.Dir != r.folder || !last.Pin {

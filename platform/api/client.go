@@ -73,8 +73,11 @@ func NewClient(server, key string) (*Client, error) {
 	}
 	server = strings.TrimSuffix(strings.TrimRight(server, "/"), "/v1") // as clients of the OpenAI API name it
 	u, err := url.Parse(server)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080", functions.Clip(server))
+	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		return nil, errors.New("the address of a server has no user, query or fragment; a key is given by --key or THAW_KEY")
+	}
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%q is no server: want such as http://127.0.0.1:8080 or http://[::1]:8080", functions.Clip(server))
 	}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -146,8 +149,16 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	_ = json.Unmarshal(b, &wire)
 	e := ErrorOf(res.StatusCode, wire.Error)
 	if e == nil || e.Message == "" {
-		e = &StatusError{Status: res.StatusCode}
-		e.Message = c.server + " answered " + res.Status + ", and not as thaw does: is it the address of a thaw server?"
+		what := res.Status
+		if to := res.Header.Get("Location"); to != "" {
+			what += " (go to " + functions.Clip(to) + ")"
+		}
+		e = &StatusError{Status: res.StatusCode, Message: c.NotThaw(what).Error()}
+		if t, ok := c.http.Transport.(*http.Transport); ok && t.Proxy != nil {
+			if proxy, err := t.Proxy(req); err == nil && proxy != nil {
+				e.Message += " It was asked through the proxy " + proxy.Host + ", which HTTP_PROXY or HTTPS_PROXY names."
+			}
+		}
 	}
 	if u, err := url.Parse(c.server); err == nil && u.Host != "" && u.Path != "" && e.Code == string(openai.UnknownEndpoint) {
 		e.Message += " The path " + u.Path + " stands in the server's address, where the verbs want none: " +
@@ -156,9 +167,15 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	return nil, e
 }
 
+// NotThaw is the error for an answer that no server of thaw sends.
+func (c *Client) NotThaw(what string) error {
+	return fmt.Errorf("%s answered %s, and not as thaw does: is it the address of a thaw server?", c.server, what)
+}
+
 // Request sends in (nil: nothing) as JSON and returns the answer.
 func Request[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
-	return answer[T](c.send(ctx, method, path, in))
+	res, err := c.send(ctx, method, path, in)
+	return answer[T](c, res, err)
 }
 
 // send sends in (nil: nothing) as JSON.
@@ -177,7 +194,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 var jsonBody = http.Header{"Content-Type": {"application/json"}}
 
 // answer reads the whole answer of a request, unless it failed.
-func answer[T any](res *http.Response, failed error) (out T, err error) {
+func answer[T any](c *Client, res *http.Response, failed error) (out T, err error) {
 	if failed != nil {
 		return out, failed
 	}
@@ -186,8 +203,8 @@ func answer[T any](res *http.Response, failed error) (out T, err error) {
 	if err != nil {
 		return out, err
 	}
-	if err = json.Unmarshal(b, &out); err != nil {
-		err = fmt.Errorf("the answer is not what thaw says: %w", err)
+	if json.Unmarshal(b, &out) != nil {
+		err = c.NotThaw(fmt.Sprintf("with %q", functions.Clip(string(b))))
 	}
 	return out, err
 }
@@ -245,7 +262,8 @@ func (c *Client) Deploy(ctx context.Context, name functions.Name, file []byte, d
 			path += map[bool]string{true: "&beside=", false: ","}[i == 0] + n.String()
 		}
 	}
-	return answer[DeployReply](c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, file))
+	res, err := c.Do(ctx, "PUT", path, http.Header{"Content-Type": {"application/yaml"}}, file)
+	return answer[DeployReply](c, res, err)
 }
 
 // Wake asks for a replica, to stay for lease (0: for its idle time, at
@@ -259,7 +277,8 @@ func (c *Client) Wake(ctx context.Context, name functions.Name, lease time.Durat
 // request's, in JSON.
 func (c *Client) Route(ctx context.Context, router, path string, body []byte) (functions.RouteRecord, error) {
 	path = "/api/v1/route?" + url.Values{"router": {router}, "path": {path}}.Encode()
-	return answer[functions.RouteRecord](c.Do(ctx, "POST", path, jsonBody, body))
+	res, err := c.Do(ctx, "POST", path, jsonBody, body)
+	return answer[functions.RouteRecord](c, res, err)
 }
 
 // ColdStart is one, by its id or a request's.
@@ -272,7 +291,7 @@ func onNode(path, node string) string {
 }
 
 func cachePath(digest string) string {
-	return "/api/v1/cache/" + url.PathEscape(strings.TrimPrefix(digest, "sha256:"))
+	return "/api/v1/cache/" + url.PathEscape(functions.HexOfDigest(digest))
 }
 
 // ChangeCheckpoint removes, pins or unpins a checkpoint on a node, or on all that hold it.
@@ -364,7 +383,7 @@ func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 		res.Body.Close()
 		return Readiness{}, &StatusError{Status: res.StatusCode, Message: "the server answered " + res.Status + " to /readyz, so it is not thaw"}
 	}
-	return answer[Readiness](res, nil)
+	return answer[Readiness](c, res, nil)
 }
 
 // ErrLost ends a watch whose server went away, or took the right to it away.

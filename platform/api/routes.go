@@ -208,7 +208,7 @@ func decodeBody(x *exchange, v any) *openai.Error {
 	if e, ok := errors.AsType[*jsonv2.SemanticError](err); ok {
 		why = jsonerror.Describe(e)
 	}
-	return openai.New(openai.InvalidJSON, "The body is not the JSON this endpoint takes: "+functions.Clip(why))
+	return openai.New(openai.InvalidJSON, "The body is not the JSON this endpoint takes: "+functions.Clip(why)+"; /openapi.json describes it")
 }
 
 func (e *exchange) name() functions.Name { return functions.Name{Team: e.args[0], Name: e.args[1]} }

@@ -336,7 +336,7 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 	found := map[string]fileVersion{}
 	for _, e := range entries {
 		name := e.Name()
-		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || strings.HasPrefix(name, ".") {
+		if ext := strings.ToLower(filepath.Ext(name)); ext != ".yaml" && ext != ".yml" || strings.HasPrefix(name, ".") {
 			continue
 		}
 		// Stat, not Lstat: a ConfigMap's files are links.

@@ -51,7 +51,7 @@ func named(name string) functions.Name { return functions.Name{Team: "default", 
 
 func TestFolder(t *testing.T) {
 	c, user, _ := openCatalog(t)
-	write(t, filepath.Join(user, "b.yml"),
+	write(t, filepath.Join(user, "b.YML"),
 		modelText("b")+"---\n"+modelText("c")+"---\napiVersion: thaw.dev/v1\nkind: Team\nmetadata: {name: ml}\n")
 	write(t, filepath.Join(user, ".hidden.yaml"), modelText("d"))
 	write(t, filepath.Join(user, "e.yaml~"), modelText("e"))
@@ -72,7 +72,7 @@ func TestFolder(t *testing.T) {
 	if p := c.Problems(); len(p) != 0 {
 		t.Error(p)
 	}
-	if m := c.Model(named("b")); m == nil || m.Dir != user || m.Origin != filepath.Join(user, "b.yml")+":1" {
+	if m := c.Model(named("b")); m == nil || m.Dir != user || m.Origin != filepath.Join(user, "b.YML")+":1" {
 		t.Errorf("got %+v", m)
 	}
 }

@@ -1,11 +1,13 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"maps"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +51,7 @@ func DecodePlaced(file string, data []byte, into any) (_ Places, err error) {
 		d.fail(bodies[1], "", "", "one document is wanted, here begins a second")
 	}
 	if len(bodies) == 1 {
-		d.begin()
+		d.begin(bodies[0])
 		d.value(bodies[0], reflect.ValueOf(into).Elem(), "")
 	}
 	if len(d.problems) > 0 {
@@ -79,11 +81,15 @@ type decoder struct {
 	kind     string
 	failed   []string // paths of values that did not decode
 	places   map[string]*token.Position
-	anchors  map[string]ast.Node
+	anchors  map[string]ast.Node // nil: not decoded to its end
+	spec     map[string]reflect.StructField
+	body     ast.Node
+	skipped  []ast.Node // anchors of the document, once one is sought that was not decoded
 }
 
-func (d *decoder) begin() {
+func (d *decoder) begin(body ast.Node) {
 	d.kind, d.failed, d.places, d.anchors = "", nil, map[string]*token.Position{}, map[string]ast.Node{}
+	d.body, d.skipped = body, nil
 }
 
 func (d *decoder) add(pos *token.Position, path, hint, message string) {
@@ -105,7 +111,7 @@ func (d *decoder) fail(n ast.Node, path, hint, format string, args ...any) {
 		return
 	}
 	d.failed = append(d.failed, path)
-	d.add(position(n), path, hint, fmt.Sprintf(format, args...))
+	d.add(position(n), path, cmp.Or(hint, hintsOfPaths[path]), fmt.Sprintf(format, args...))
 }
 
 func position(n ast.Node) *token.Position {
@@ -148,18 +154,13 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	}
 	switch x := n.(type) {
 	case *ast.AnchorNode:
+		name := x.Name.GetToken().Value
+		d.anchors[name] = nil // until it is decoded, so that nothing can hold itself
 		d.value(x.Value, v, path)
-		// Known only now, so that nothing can hold itself.
-		d.anchors[x.Name.GetToken().Value] = x.Value
+		d.anchors[name] = x.Value
 		return
 	case *ast.AliasNode:
-		name := x.Value.GetToken().Value
-		target, ok := d.anchors[name]
-		if !ok {
-			d.fail(n, path, "", "no anchor &%s stands before this alias", functions.Clip(name))
-			return
-		}
-		d.value(target, v, path)
+		d.alias(x, v, path)
 		return
 	case *ast.TagNode:
 		d.fail(n, path, "put text in quotes", "tags such as %s are not supported", functions.Clip(x.GetToken().Value))
@@ -200,15 +201,42 @@ func (d *decoder) value(n ast.Node, v reflect.Value, path string) {
 	}
 }
 
+// alias decodes what n stands for, also where its anchor is below a key that was refused.
+func (d *decoder) alias(n *ast.AliasNode, v reflect.Value, path string) {
+	name := n.Value.GetToken().Value
+	target, decoded := d.anchors[name]
+	if d.skipped == nil && !decoded {
+		d.skipped = ast.Filter(ast.AnchorType, d.body)
+	}
+	for _, a := range d.skipped {
+		if a := a.(*ast.AnchorNode); !decoded && a.Name.GetToken().Value == name && position(a).Offset < position(n).Offset {
+			target = a
+		}
+	}
+	switch {
+	case target != nil:
+		d.value(target, v, path)
+	case decoded:
+		d.fail(n, path, "write the values themselves", "what stands at the anchor &%s holds this alias of it", functions.Clip(name))
+	default:
+		d.fail(n, path, "", "no anchor &%s stands before this alias in its document", functions.Clip(name))
+	}
+}
+
 // isNumber reports whether n is the number that is wanted, and adds a problem if not: it
 // is a text, does not parse, or is out of bounds.
 func (d *decoder) isNumber(n ast.Node, path, want string, isText, parses, inBounds bool) bool {
 	if parses && inBounds && !isText {
 		return true
 	}
-	hint := ""
-	if isText && parses {
+	hint := hintsOfPaths[path]
+	switch {
+	case isText && parses:
 		hint = "without quotes"
+	case hint == "" && want == "a whole number":
+		hint = "digits alone, such as 4"
+	case hint == "":
+		hint = "such as 0.5"
 	}
 	d.fail(n, path, hint, "%s where %s is wanted", d.describe(n, path), want)
 	return false
@@ -221,6 +249,9 @@ func (d *decoder) scalar(n ast.Node, v reflect.Value, path string) {
 		d.text(n, v, path)
 	case reflect.Int, reflect.Int64:
 		raw, isText, ok := scalarText(n)
+		if n.GetToken().Type == token.StringType { // the lexer takes 08 for text
+			isText = false
+		}
 		i, err := strconv.ParseInt(raw, 10, 64)
 		if d.isNumber(n, path, "a whole number", isText, err == nil, ok && !v.OverflowInt(i)) {
 			v.SetInt(i)
@@ -262,23 +293,30 @@ func (d *decoder) text(n ast.Node, v reflect.Value, path string) {
 		case null && strings.HasPrefix(path, "spec.env."):
 			hint = `an empty text is ""`
 		case strings.HasPrefix(path, "spec.env.") && hint == "":
-			hint = "a value is text; neither a Secret nor another variable can be named"
+			hint = "a value is text; on Kubernetes the pod can name a Secret: pods of models in deploy/docs/operations.md"
 		case hint == "" && strings.HasSuffix(path, "]"):
 			hint = "the text alone, such as its name"
-		case path == "spec.engine":
-			hint = "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too"
+		case hint == "" && null && hintsOfPaths[path] == "":
+			hint = "a value belongs behind the colon; a key without one is left out"
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
 	case !isText:
 		hint := "put it in quotes"
-		if !d.isSecret(path) {
+		if at := hintsOfPaths[path]; at != "" {
+			hint = at
+		} else if !d.isSecret(path) {
 			hint += fmt.Sprintf(": %q", functions.Clip(raw))
 		}
 		d.fail(n, path, hint, "%s where text is wanted", d.describe(n, path))
+	case dashLine.MatchString(n.GetToken().Origin) && n.GetToken().Type == token.StringType:
+		d.fail(n, path, "indent the dashes of a list alike", "the text goes on over a line that begins with a dash")
 	default:
 		v.SetString(raw)
 	}
 }
+
+// dashLine matches an unquoted text whose second or later line looks like an item of a list.
+var dashLine = regexp.MustCompile(`\n\s*- `)
 
 func (d *decoder) anything(n ast.Node, v reflect.Value, path string) {
 	into := func(x, empty reflect.Value) {
@@ -326,15 +364,22 @@ func (d *decoder) object(n ast.Node, v reflect.Value, path string) {
 		d.failUnlessNull(n, path, "its keys are "+strings.Join(names, ", "), "keys and values are")
 		return
 	}
+	if path == "spec" {
+		d.spec = fields
+	}
 	d.entries(m, path, func(key, at string, kv *ast.MappingValueNode) {
 		f, ok := fields[key]
 		if d.notBuilt(at, kv.Value) {
-			d.fail(kv, at, "", "not supported yet")
+			d.fail(kv, at, "leave it out", "not supported yet")
 			return
 		}
 		if !ok {
 			if len(d.problems) < maxProblems { // a suggestion costs more than the key
-				d.fail(kv, at, d.suggestKey(key, at, fields), "unknown key")
+				hint := d.suggestKey(key, at, fields)
+				if _, anchor := kv.Value.(*ast.AnchorNode); anchor {
+					hint = "an anchor stands at a value that is used: " + hint
+				}
+				d.fail(kv, at, hint, "unknown key")
 				for _, meant := range functions.Nearest(key, names, 1) { // which may be missing now
 					d.failed = append(d.failed, strings.TrimSuffix(at, key)+meant)
 				}
@@ -381,7 +426,9 @@ func (d *decoder) entries(m []*ast.MappingValueNode, path string, each func(key,
 		key, ok := keyOf(kv)
 		if !ok {
 			hint := ""
-			if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
+			if _, _, scalar := scalarText(kv.Key); scalar {
+				hint = "put it in quotes"
+			} else if _, merge := kv.Key.(*ast.MergeKeyNode); merge {
 				hint = "<< is not supported: write the keys themselves"
 			}
 			d.fail(kv, path, hint, "%s as a key; text is wanted", describeNode(kv.Key))
@@ -484,7 +531,7 @@ func describeNode(n ast.Node) string {
 		return "a block of text"
 	case *ast.MergeKeyNode:
 		return "a merge key"
-	case *ast.IntegerNode, *ast.FloatNode:
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return "the number " + functions.Clip(n.GetToken().Value)
 	case *ast.BoolNode:
 		return n.GetToken().Value

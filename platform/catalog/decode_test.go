@@ -91,6 +91,15 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		{"unknown key", tiny + "  scale: {mx: 2}\n", `f.yaml:7:11: spec.scale.mx: unknown key (did you mean max?)`},
 		{"unknown key at the top", tiny + "status: {}\n", `f.yaml:7:1: status: unknown key (one of apiVersion, kind, metadata, spec)`},
+		{"kind with a capital", edit("kind", "Kind"), `f.yaml:2:1: Kind: unknown key (did you mean kind?)`},
+		{"keys in other letters", strings.NewReplacer("apiV", "apiv", "kind", "KIND", "metadata", "Metadata", "spec", "Spec").Replace(tiny),
+			"f.yaml:1:1: apiversion: unknown key (did you mean apiVersion?)\nf.yaml:2:1: KIND: unknown key (did you mean kind?)\n" +
+				"f.yaml:3:1: Metadata: unknown key (did you mean metadata?)\nf.yaml:4:1: Spec: unknown key (did you mean spec?)"},
+		{"keys below in other letters", strings.NewReplacer("name:", "Name:", "source", "Source").Replace(tiny),
+			"f.yaml:3:12: metadata.Name: unknown key (did you mean name?)\nf.yaml:5:3: spec.Source: unknown key (did you mean source?)"},
+		{"a misspelt kind", edit("kind", "knd"), `f.yaml:2:1: knd: unknown key (did you mean kind?)`},
+		{"kind with a capital and another value", edit("kind: M", "Kind: m"), "f.yaml:2:1: Kind: unknown key (did you mean kind?)\n" +
+			`f.yaml:2:1: kind: "model" is no kind thaw knows (did you mean Model?)`},
 		{"another system's key", tiny + "  minReplicas: 1\n", `f.yaml:7:3: spec.minReplicas: unknown key (did you mean scale: {min: N}?)`},
 		{"a command of llama-swap", tiny + "  cmd: \"my-server --port ${PORT}\"\n", `f.yaml:7:3: spec.cmd: unknown key (its program and arguments are engine: command with args: [PROGRAM, --port, "{port}"])`},
 		{"ports of docker compose", tiny + "  ports: [\"80:80\"]\n", `spec.ports: unknown key (thaw chooses the port: write {port} in args, such as --port={port})`},
@@ -116,10 +125,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"mis-cased key", tiny + "  Scale: {}\n", `f.yaml:7:3: spec.Scale: unknown key (did you mean scale?)`},
 		{"duplicate key", tiny + "  engine: vllm\n", `f.yaml:7:3: spec.engine: this key is already there, on line 6`},
 		{"duplicate in flow", tiny + "  scale: {max: 1, max: 2}\n", `f.yaml:7:19: spec.scale.max: this key is already there, on line 7`},
-		{"text for a number", tiny + "  scale: {max: many}\n", `f.yaml:7:16: spec.scale.max: the text "many" where a whole number is wanted`},
+		{"text for a number", tiny + "  scale: {max: many}\n", `f.yaml:7:16: spec.scale.max: the text "many" where a whole number is wanted (digits alone, such as 4)`},
 		{"quoted number", tiny + "  scale: {max: \"2\"}\n", `f.yaml:7:16: spec.scale.max: the text "2" where a whole number is wanted (without quotes)`},
-		{"fraction", tiny + "  scale: {max: 1.5}\n", `f.yaml:7:16: spec.scale.max: the number 1.5 where a whole number is wanted`},
-		{"huge", tiny + "  scale: {max: 99999999999999999999}\n", `f.yaml:7:16: spec.scale.max: the text "99999999999999999999" where a whole number is wanted`},
+		{"fraction", tiny + "  scale: {max: 1.5}\n", `f.yaml:7:16: spec.scale.max: the number 1.5 where a whole number is wanted (digits alone, such as 4)`},
+		{"huge", tiny + "  scale: {max: 99999999999999999999}\n", `f.yaml:7:16: spec.scale.max: the text "99999999999999999999" where a whole number is wanted (digits alone, such as 4)`},
 		{"number for text", edit("name: tiny", "name: 12"), `f.yaml:3:18: metadata.name: the number 12 where text is wanted (put it in quotes: "12")`},
 		{"bool in env", tiny + "  env: {A: true}\n", `f.yaml:7:12: spec.env.A: true where text is wanted (put it in quotes: "true")`},
 		{"number in args", tiny + "  args: [a, 4096]\n", `f.yaml:7:13: spec.args[1]: the number 4096 where text is wanted (put it in quotes: "4096")`},
@@ -132,7 +141,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"unknown key of a probe", tiny + "  probe: {pth: /v1}\n", `f.yaml:7:11: spec.probe.pth: unknown key (did you mean path?)`},
 		{"list for a probe", tiny + "  probe: [none]\n", `f.yaml:7:10: spec.probe: a list where auto, none, or a path and a body is wanted`},
 		{"endpoint misspelt", tiny + "  serves: [chats]\n", `f.yaml:7:12: spec.serves[0]: "chats" is no endpoint thaw knows (did you mean chat? one of chat, completions, embeddings, rerank, score, transcriptions, speech, responses)`},
-		{"unknown key of a pod", tiny + "  pod: {tolerations: [{key: sku}], hostNetwork: true}\n", `f.yaml:7:36: spec.pod.hostNetwork: unknown key (one of imagePullSecrets, nodeSelector, priorityClassName, runtimeClassName, serviceAccountName, tolerations)`},
+		{"unknown key of a pod", tiny + "  pod: {tolerations: [{key: sku}], hostNetwork: true}\n", `f.yaml:7:36: spec.pod.hostNetwork: unknown key (one of annotations, imagePullSecrets, nodeSelector, priorityClassName, runtimeClassName, serviceAccountName, tolerations)`},
 		{"a secret that is no object", tiny + "  pod: {imagePullSecrets: [mine]}\n", `f.yaml:7:28: spec.pod.imagePullSecrets[0]: the text "mine" where keys and values are wanted`},
 		{"number in a selector", tiny + "  pod: {nodeSelector: {a: 1}}\n", `f.yaml:7:27: spec.pod.nodeSelector.a: the number 1 where text is wanted (put it in quotes: "1")`},
 		{"pod has its line", tiny + "  pod:\n    tolerations:\n    - {key: a}\n    - {value: b}\n", `f.yaml:10:7: spec.pod.tolerations[1].key: a key is needed`},
@@ -156,9 +165,9 @@ func TestDecodeRefuses(t *testing.T) {
 		{"typographic quotes in a name", strings.Replace(tiny, "name: tiny", "name: “tiny”", 1), "f.yaml:3:12: metadata.name: \"“tiny”\" is no DNS label (the marks “ ” ‘ ’ are no quotes of YAML: write \" or ' in their place)"},
 		{"Markdown", "```yaml\n" + tiny + "```\n", "f.yaml:1:1: not YAML: '`' is a reserved character (leave the lines of ``` out)"},
 		{"a conflict", "<<<<<<< HEAD\n" + tiny + "=======\n" + tiny + ">>>>>>> x\n", `f.yaml:15:1: not YAML: invalid header option: ">>>>>> x" (a conflict of a merge is left in the file)`},
-		{"directive", "%YAML 1.2\n---\n" + tiny, `f.yaml:1:1: not YAML: unexpected directive value. document not started (leave the line that begins with % out)`},
+		{"directive", "%YAML 1.2\n---\n" + tiny, `f.yaml:1:1: not YAML: unexpected directive value. document not started (a line that begins with % is left out; other text that does is put in quotes)`},
 		{"no value in env", tiny + "  env:\n    A:\n", `f.yaml:8:8: spec.env.A: nothing where text is wanted (an empty text is "")`},
-		{"a list in env", tiny + "  env:\n    A: [b]\n", `f.yaml:8:8: spec.env.A: a list where text is wanted (a value is text; neither a Secret nor another variable can be named)`},
+		{"a list in env", tiny + "  env:\n    A: [b]\n", `f.yaml:8:8: spec.env.A: a list where text is wanted (a value is text; on Kubernetes the pod can name a Secret: pods of models in deploy/docs/operations.md)`},
 		{"too long in two units", tiny + "  deadlines: {start: 9223372036854s1h}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s1h" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"too long by one unit", tiny + "  deadlines: {start: 2562047h99.5m}\n", `f.yaml:7:22: spec.deadlines.start: "2562047h99.5m" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
 		{"too long", tiny + "  deadlines: {start: 9223372036854s}\n", `f.yaml:7:22: spec.deadlines.start: "9223372036854s" is out of range: want 0 to 2562047h, such as 30s, 5m or 1h`},
@@ -166,7 +175,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"list for a duration", tiny + "  scale: {idle: []}\n", `f.yaml:7:17: spec.scale.idle: a list where a duration such as 30s is wanted`},
 		{"validation has its line", tiny + "  scale:\n    min: 3\n", `f.yaml:8:5: spec.scale.min: min 3 is more than max 1 (raise max or lower min)`},
 		{"missing has its parent's", edit("  engine: ember\n", ""), `f.yaml:4:1: spec.engine: an engine is needed (one of ember, vllm, sglang, llamacpp, command)`},
-		{"no kind", edit("kind: Model\n", ""), `f.yaml:1:1: kind: a kind is needed (one of Composition, Model, Remote, Router, Team)`},
+		{"no kind", edit("kind: Model\n", ""), `f.yaml:1:1: kind: a kind is needed (one of Composition, Model, Remote, Router, Team; thaw init SOURCE writes a model file)`},
 		{"kind", edit("kind: Model", "kind: model"), `f.yaml:2:1: kind: "model" is no kind thaw knows (did you mean Model?)`},
 		{"no version", edit("apiVersion: thaw.dev/v1\n", ""), `apiVersion: "" is no version thaw knows (write apiVersion: thaw.dev/v1)`},
 		{"second document", tiny + "---\nkind: Team\nbad: 1\n", `f.yaml:9:1: bad: unknown key`},
@@ -177,8 +186,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"tag", tiny + "  args: [!!str 1]\n", `spec.args[0]: tags such as !!str are not supported (put text in quotes)`},
 		{"merge", tiny + "  <<: {a: b}\n", `f.yaml:7:3: spec: a merge key as a key`},
 		{"key that is a number", tiny + "  env: {1: a}\n", `spec.env: the number 1 as a key; text is wanted`},
-		{"unknown alias", tiny + "  args: [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
-		{"alias that holds itself", tiny + "  args: &a [*a]\n", `spec.args[0]: no anchor &a stands before this alias`},
+		{"unknown alias", tiny + "  args: [*a]\n", `spec.args[0]: no anchor &a stands before this alias in its document`},
+		{"anchor after its alias", tiny + "  args: [*a]\n  env: {A: &a x}\n", `spec.args[0]: no anchor &a stands before this alias in its document`},
+		{"alias that holds itself", tiny + "  args: &a [*a]\n", `spec.args[0]: what stands at the anchor &a holds this alias of it (write`},
+		{"alias that holds itself below an unknown key", "base: &a {x: [*a]}\n" + tiny + "  args: *a\n", `spec.args: keys and values where a list is`},
 		{"not UTF-8", "a: \xff\n", `f.yaml: the file is not text in UTF-8`},
 		{"NUL", "a: \x00\n", `f.yaml: the file is not text in UTF-8`},
 		{"too large", strings.Repeat("#", MaxFile+1), `f.yaml: the file is larger than 128 KiB`},
@@ -201,6 +212,25 @@ func TestDecodeRefuses(t *testing.T) {
 				t.Errorf("control character in %q", err)
 			}
 		})
+	}
+}
+
+// TestAnchorBelowARefusedKey: an alias of an anchor that stands below a refused key is what stands
+// there, and is not said to lack its anchor.
+func TestAnchorBelowARefusedKey(t *testing.T) {
+	for _, x := range []struct{ file, refused, alias string }{
+		{"base: &b {min: 1, max: 2}\n" + tiny + "  scale: *b\n", "base: unknown key (an anchor stands at a value that is used: ", ""},
+		{tiny + "  bases:\n  - &b {min: 1}\n  - &c {max: x}\n  scale: *c\n", "spec.bases: unknown key", `spec.scale.max: the text "x"`},
+		{tiny + "  env: {A: x}\n  env: {B: &b y}\n  args: [*b]\n", "spec.env: this key is already there", ""},
+		{"base: &b {min: &c {x: *c}}\n" + tiny + "  scale: *c\n", "base: unknown key", "spec.scale.x: unknown key"},
+		{"base: &b {min: 1, max: *b}\n" + tiny + "  scale: *b\n", "base: unknown key",
+			"spec.scale.max: what stands at the anchor &b holds this alias of it (write the values themselves)"},
+	} {
+		_, err := Decode("f.yaml", []byte(x.file))
+		if err == nil || !strings.Contains(err.Error(), x.refused) || !strings.Contains(err.Error(), x.alias) ||
+			strings.Contains(err.Error(), "no anchor") {
+			t.Errorf("%s: %v", x.file, err)
+		}
 	}
 }
 

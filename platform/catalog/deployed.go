@@ -206,7 +206,7 @@ func (c *Catalog) remove(name functions.Name) error {
 	case !exists:
 		return fmt.Errorf("%s: %w", name, ErrNotFound)
 	case c.o.Deployed == "" || at != c.path(name):
-		return fmt.Errorf("%s: %w: it stands in %s, which belongs to you and is never written; remove it there", name, ErrConflict,
+		return fmt.Errorf("%s: %w by %s, which belongs to you and is never written: remove it there", name, ErrConflict,
 			p.docs[name.String()].origin())
 	}
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {

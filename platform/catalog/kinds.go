@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog/foreign"
@@ -141,6 +142,8 @@ type Reader struct {
 	// Plain reports whether the operator allows plain HTTP to the host of a URL; nil: it
 	// is not checked.
 	Plain func(*url.URL) bool
+	// Namespace is that of models whose file names none; "": default.
+	Namespace string
 }
 
 // Decode reads the documents of one file, sets defaults and validates. file is
@@ -209,22 +212,14 @@ func newDocument(file string, body ast.Node) Document {
 
 // document reads a document by its kind; false: not even its name is known.
 func (d *decoder) document(body ast.Node) (Document, bool) {
-	d.begin()
+	d.begin(body)
 	m, ok := mappingValues(body)
 	if !ok {
 		d.fail(body, "", suggestDocument(body), "%s where a document with apiVersion, kind, metadata and spec is wanted", describeNode(body))
 		return Document{}, false
 	}
 	before := len(d.problems)
-	kindAt := position(body)
-	for _, kv := range m {
-		if key, _ := keyOf(kv); key == "kind" {
-			if s, ok := kv.Value.(*ast.StringNode); ok {
-				d.kind, kindAt = s.Value, position(kv)
-			}
-			break
-		}
-	}
+	kindKey, kindAt := d.findKind(m)
 	doc := newDocument(d.file, body)
 	read := func(head *functions.Head, document any) {
 		head.APIVersion = "" // to be said
@@ -235,6 +230,7 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	switch d.kind {
 	case functions.KindModel:
 		model := functions.NewModel()
+		model.Metadata.Namespace = cmp.Or(d.Namespace, model.Metadata.Namespace)
 		read(&model.Head, model)
 		if model.Spec.Engine == functions.EngineCommand && model.Spec.Health == "" {
 			model.Spec.Health = functions.DefaultHealth
@@ -267,6 +263,10 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 		if d.kind != "" {
 			message = fmt.Sprintf("%q is no kind thaw knows", functions.Clip(d.kind))
 		}
+		kindAt = cmp.Or(kindAt, position(body))
+		if kindKey != "kind" {
+			d.add(kindAt, kindKey, "did you mean kind?", "unknown key")
+		}
 		d.add(kindAt, "kind", suggestKind(d.kind, m), message)
 		return doc, false
 	}
@@ -281,6 +281,23 @@ func (d *decoder) document(body ast.Node) (Document, bool) {
 	doc.incomplete = len(d.problems) > before
 	name := doc.FullName()
 	return doc, functions.IsLabel(name.Team) && functions.IsLabel(name.Name)
+}
+
+// findKind sets the kind of a document, and returns its key and where that is; nil: nowhere. A
+// misspelt key counts too: it is refused afterwards, beside all else that is wrong.
+func (d *decoder) findKind(m []*ast.MappingValueNode) (key string, at *token.Position) {
+	key = "kind"
+	for _, kv := range m {
+		k, _ := keyOf(kv)
+		if s, ok := kv.Value.(*ast.StringNode); ok && (k == "kind" || d.kind == "" && (strings.EqualFold(k, "kind") ||
+			slices.Contains(Kinds, s.Value) && len(functions.Nearest(k, []string{"kind"}, 1)) > 0)) {
+			d.kind, key, at = s.Value, k, position(kv)
+		}
+		if k == "kind" {
+			break
+		}
+	}
+	return key, at
 }
 
 // spoils reports whether a value that did not decode may be the cause of a problem at path:
@@ -329,18 +346,47 @@ func (d *decoder) suggestKey(key, path string, fields map[string]reflect.StructF
 	if d.kind == functions.KindRemote && (strings.HasSuffix(low, "key") || strings.HasSuffix(low, "token")) {
 		return "a file holds no key: keyFrom: {env: NAME} or {file: PATH}"
 	}
-	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
-	if hint := foreign.SuggestKey(d.kind, key); hint != "" && !near {
-		return hint
+	if i := slices.IndexFunc(names, func(name string) bool { return strings.EqualFold(name, key) }); i >= 0 {
+		return suggestName(key, names[i:i+1])
 	}
+	near := len(functions.Nearest(key, names, 1)) > 0 && strings.Count(path, ".") > 1 // such as gpu in resources
+	below := ""
 	for _, name := range names {
-		if t := fields[name].Type; t.Kind() == reflect.Struct {
+		t := fields[name].Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() == reflect.Struct {
 			if _, there := fieldsOf(t)[key]; there {
-				return "it belongs below " + name + ": indent it by two blanks more"
+				below = "it belongs below " + name + ": indent it by two blanks more"
 			}
 		}
 	}
+	hint := foreign.SuggestKey(d.kind, key)
+	switch _, spec := d.spec[key]; {
+	case below != "" && (hint == "" || strings.Count(path, ".") > 1): // such as ttl in cache
+		return below
+	case spec && strings.Count(path, ".") > 1:
+		return "it stands in spec itself: indent it by less"
+	case hint != "" && !near:
+		return hint
+	case strings.HasPrefix(key, "//"):
+		return "a comment begins with #"
+	case path == "apiVersion":
+		return "the folder --functions has the files of models"
+	case path == "metadata.team":
+		return "the team is metadata.namespace"
+	}
 	return suggestName(key, names)
+}
+
+// hintsOfPaths are the ways out of values of another type, where the type alone says too little.
+var hintsOfPaths = map[string]string{
+	"spec.engine":         "its name alone, such as engine: vllm; its arguments go into args, of engine: command the program too",
+	"spec.health":         "a path that the engine answers to GET when it is ready, such as health: /health",
+	"spec.source":         "one folder, repository or bucket, such as source: hf://ORG/REPO",
+	"spec.weights":        "one pattern, such as weights: \"*Q4_K_M*\"",
+	"spec.resources.gpus": "how many whole GPUs, such as gpus: 1; thaw chooses which",
 }
 
 // anyBelow reports whether a problem is at a path that begins with path.
@@ -356,13 +402,22 @@ func suggestKind(kind string, m []*ast.MappingValueNode) string {
 			keys = append(keys, key)
 		}
 	}
-	return cmp.Or(foreign.SuggestKind(kind, keys), suggestName(kind, Kinds))
+	hint := foreign.SuggestKind(kind, keys)
+	if hint == "" && kind == "" {
+		hint = suggestName(kind, Kinds) + "; " + foreign.OwnFile
+	}
+	return cmp.Or(hint, suggestName(kind, Kinds))
 }
 
 // suggestDocument is the hint about a file that is no YAML of keys and values.
 func suggestDocument(body ast.Node) string {
-	if text, _, _ := scalarText(body); strings.HasPrefix(text, "FROM ") {
+	switch text, _, scalar := scalarText(body); {
+	case strings.HasPrefix(text, "FROM "):
 		return "a Modelfile of Ollama? " + foreign.OwnFile + "; an engine's options go into args"
+	case strings.HasPrefix(text, "//"), strings.HasPrefix(text, "/*"):
+		return "a comment begins with #"
+	case scalar:
+		return foreign.OwnFile
 	}
-	return ""
+	return "its items are documents with --- between them"
 }

@@ -42,7 +42,7 @@ func (d *decoder) parse(data []byte) []ast.Node {
 		d.add(nil, "", "weights and data do not belong in here", fmt.Sprintf("the file is larger than %s", functions.Bytes(d.most).Human()))
 		return nil
 	case !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0:
-		d.add(nil, "", "", "the file is not text in UTF-8")
+		d.add(nil, "", "models are described in YAML or JSON; "+foreign.OwnFile, "the file is not text in UTF-8")
 		return nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,6 +64,9 @@ has a certificate of its own, and the token is worth nothing.`,
 func (m modelVerbs) deleteEach(path, done string) verbBody {
 	return m.remote(queryTimeout, func(ctx context.Context, cl *api.Client, args []string) error {
 		for _, id := range args {
+			if strings.HasPrefix(id, "sk-") {
+				return kit.Usage("thaw keys list has the ids", "that is a key itself, and its id is wanted")
+			}
 			if err := cl.Delete(ctx, path, id); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -147,6 +148,32 @@ func TestCheckGPUs(t *testing.T) {
 	}
 }
 
+// TestUpperCaseExtension: a folder's .YAML files count as its .yaml files do.
+func TestUpperCaseExtension(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "M.YML"), []byte(aModel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit != 0 || !strings.Contains(errs, "1 good") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
+	}
+}
+
+// TestLinkWithoutItsFile: a file of a folder that cannot be read is told with the other problems.
+func TestLinkWithoutItsFile(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(folder, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "b.yaml"), []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit == 0 || !strings.Contains(errs, "b.yaml:1:1: the text") ||
+		!strings.Contains(errs, "a.yaml: cannot be read: no such file or directory") {
+		t.Errorf("exit %d, %s", exit, errs)
+	}
+}
+
 // TestCheckMissingFolder: a source that is not on this machine is a warning.
 func TestCheckMissingFolder(t *testing.T) {
 	folder := t.TempDir()
@@ -159,6 +186,30 @@ func TestCheckMissingFolder(t *testing.T) {
 	if exit != 0 || !strings.Contains(errs, "m.yaml:1: warning: spec.source: "+filepath.Join(folder, "Org/Repo")+" is not on this machine") ||
 		!strings.Contains(errs, "a repository of Hugging Face is hf://ORG/REPO") {
 		t.Errorf("exit %d, %s", exit, errs)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "Org/Repo", `'.\w'`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, _ = runCLI(t, Programs{}, nil, "check", file)
+	if !strings.Contains(errs, "(a backslash is part of the name here: leave it out)") {
+		t.Error(errs)
+	}
+}
+
+// TestCheckFolderOfAnotherName: a folder whose name differs in capitals is named.
+func TestCheckFolderOfAnotherName(t *testing.T) {
+	folder := t.TempDir()
+	file, there := filepath.Join(folder, "m.yaml"), filepath.Join(folder, "Mode\u0301le")
+	if err := os.Mkdir(there, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(aModel, "az://account/container/model", "./mod\u00e8le", 1)
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "\u00e8", "\u00e9", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, _ := runCLI(t, Programs{}, nil, "check", file)
+	if want := fmt.Sprintf("there is %q, whose name is written otherwise", there); !strings.Contains(errs, want) {
+		t.Error(errs)
 	}
 }
 

@@ -26,7 +26,9 @@ func (w weightVerbs) cache() *cobra.Command {
 is needed.
 
 A checkpoint is named by its digest, by the first digits of it, by its source,
-or by the last part of that.`,
+or by the last part of that. A download that ended early and that no process goes
+on with is listed as unfinished: the next one of that source goes on from there,
+and rm removes it.`,
 		Example: `  thaw cache ls
   thaw cache verify --all
   thaw cache rm 5f0c9a
@@ -88,9 +90,6 @@ func (w weightVerbs) withStores(node *string,
 		if *node != "" {
 			return kit.Usage("leave --data out to ask a server", "--node is a server's; --data is this machine")
 		}
-		if err := w.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
 		return w.withLocalStore(cmd.Context(), LocalStoreOptions{}, func(ctx context.Context, s LocalStore) error {
 			change := func(ctx context.Context, digest string, act functions.StoreAction) ([]string, error) {
 				return []string{""}, s.ChangeCheckpoint(ctx, digest, act)
@@ -101,7 +100,7 @@ func (w weightVerbs) withStores(node *string,
 }
 
 func shortDigest(digest string) string {
-	h := strings.TrimPrefix(digest, "sha256:")
+	h := functions.HexOfDigest(digest)
 	return h[:min(12, len(h))]
 }
 
@@ -119,6 +118,9 @@ func (p printer) cacheKind() kit.Kind[functions.CacheEntry] {
 			if e.Pinned {
 				s = append(s, "pinned")
 			}
+			if e.Unfinished() {
+				s = append(s, "unfinished")
+			}
 			return strings.Join(s, ", ")
 		}),
 		kit.Col("SOURCE", func(e functions.CacheEntry) string { return e.Source }),
@@ -129,7 +131,7 @@ func (p printer) cacheKind() kit.Kind[functions.CacheEntry] {
 
 func (w weightVerbs) cacheLs(node *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the checkpoints, last used first", Args: kit.ExactArgs(),
+		Use: "ls", Short: "List the checkpoints and unfinished downloads, last used first", Args: kit.ExactArgs(),
 		Example: `  thaw cache ls
   thaw cache ls --node gpu-7 -o wide
   thaw cache ls -o name`,
@@ -144,11 +146,11 @@ func matchDigests(items []functions.CacheEntry, words []string) ([]string, error
 	for _, w := range words {
 		var found []string
 		var names []string
-		hex := strings.TrimPrefix(w, "sha256:")
+		hex := strings.TrimPrefix(strings.TrimPrefix(w, "sha256:"), "part:")
 		for _, e := range items {
 			names = append(names, path.Base(e.Source))
 			exactly := e.Source == w || path.Base(e.Source) == w
-			if (exactly || len(hex) >= 4 && strings.HasPrefix(e.Digest, "sha256:"+hex)) && !slices.Contains(found, e.Digest) {
+			if (exactly || len(hex) >= 4 && strings.HasPrefix(functions.HexOfDigest(e.Digest), hex)) && !slices.Contains(found, e.Digest) {
 				found = append(found, e.Digest)
 			}
 		}
@@ -175,6 +177,9 @@ func (w weightVerbs) cacheAct(node *string, act functions.StoreAction, verb, abo
 		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a removal deletes files
 			defer cancel()
+			if act != functions.StoreRemove {
+				items = slices.DeleteFunc(items, functions.CacheEntry.Unfinished)
+			}
 			digests, err := matchDigests(items, args)
 			if err != nil {
 				return err
@@ -242,6 +247,7 @@ fetched again when it is next needed. Exits with 1 when anything differed.`,
 		Example: `  thaw cache verify 5f0c9a
   thaw cache verify --all -o json`,
 		RunE: w.withStores(node, func(ctx context.Context, s checkpointStores, items []functions.CacheEntry, args []string) error {
+			items = slices.DeleteFunc(items, functions.CacheEntry.Unfinished)
 			if all {
 				args = functions.ConvertAll(items, func(e functions.CacheEntry) string { return e.Digest })
 			}

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"runtime"
 	"strings"
@@ -66,6 +68,7 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 	if p.Getenv == nil {
 		p.Getenv = os.Getenv
 	}
+	stdin = kit.Interruptible(ctx, stdin)
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
 	out := &checkedOutput{Writer: stdout}
 	c.Out = out
@@ -73,11 +76,10 @@ func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io
 		c.Now = p.Now
 	}
 	root := newRoot(c)
-	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := kit.Execute(ctx, root, args)
 	if out.failed != nil && ctx.Err() == nil {
 		err = &kit.Error{Exit: kit.ExitFailed, What: "the output could not be written", Err: out.failed}
 	}
@@ -135,8 +137,16 @@ quota, 5 took too long, 6 unavailable (try again), 130 interrupted.`
 		if noColor {
 			c.Color = false
 		}
+		if c.timeout < 0 {
+			return kit.Usage("such as 30s", "--timeout: %s is no time to wait", c.timeout)
+		}
 		if own, ok := ownForms[cmd.Name()]; ok && cmd.Flags().Changed("output") && c.Output != own {
 			return kit.Usage(cmp.Or(own, "leave -o out"), "-o %s is no form of output of %s", functions.Clip(c.Output), cmd.CommandPath())
+		}
+		if ownForms[cmd.Name()] == "" && cmd.LocalNonPersistentFlags().Lookup("output") == nil {
+			if err := c.requireOutput(kit.OutputForms...); err != nil {
+				return err
+			}
 		}
 		variables := map[string]string{}
 		for _, name := range []string{"THAW_DATA", "THAW_FUNCTIONS"} {
@@ -231,7 +241,11 @@ func (v platformVerbs) serve() *cobra.Command {
 		if _, err := load(); err != nil {
 			return err
 		}
-		return v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
+		err := v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
+		if p, ok := errors.AsType[*fs.PathError](err); ok && errors.Is(err, fs.ErrPermission) && strings.HasPrefix(p.Path, cfg.Data+"/") {
+			err = &kit.Error{Err: err, Hint: "what is below --data belongs to the user that served before: run as that user, or name another folder"}
+		}
+		return err
 	}
 	cmd.Flags().BoolVar(&showExample, "example-config", false, "print a commented file of settings and exit")
 	cmd.Flags().BoolVar(&showSchema, "config-schema", false, "print the JSON schema of that file and exit")

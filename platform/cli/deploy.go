@@ -78,7 +78,7 @@ alone; --wait waits there until the model can be asked for, which wakes nothing.
 	cmd.Flags().BoolVar(&wait, "wait", false, "wake models and wait until they are ready")
 	m.toKnative(cmd, cluster{
 		flags: func(f *kit.FlagSet) {
-			f.StringP("namespace", "n", "", "for models whose file names none")
+			f.StringP("namespace", "n", "", "for models whose file names none; else that of the kubeconfig's context")
 			new(kit.RenderFlags).Register(f, m.programs.Getenv, 0)
 			f.Bool("skip-preflight", false, "do not look first whether the cluster could run them")
 		},

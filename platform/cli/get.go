@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -121,8 +122,9 @@ func showList[T any](ctx context.Context, m modelVerbs, cl *api.Client, k kit.Ki
 		}
 		names = append(names, k.Name(v))
 	}
-	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", strings.ToLower(k.Word), functions.Clip(want)),
-		Hint: kit.DidYouMean(want, names, 3, "")}
+	word := strings.TrimSuffix(strings.ToLower(k.Word), "status")
+	return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("there is no %s %s", word, functions.Clip(want)),
+		Hint: kit.DidYouMean(want, names, 3, "thaw get "+path.Base(k.Path)+" lists them")}
 }
 
 // listFunctions lists or watches the functions of a kind, of all with "".

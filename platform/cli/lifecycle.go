@@ -35,6 +35,9 @@ func (m modelVerbs) wake() *cobra.Command {
 				}
 				w.State = functions.Ready
 			}
+			if w.State == functions.Failed {
+				m.Remark("its last start failed, which thaw describe %s explains; --wait tells the end of this one", tables.ShortName(w.Function))
+			}
 			return m.printWoken(w)
 		}),
 	}

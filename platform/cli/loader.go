@@ -16,7 +16,6 @@ import (
 
 type LoaderConfig struct {
 	Store      string             `json:"store" default:"/var/lib/thaw" help:"folder of the node for checkpoints, and for the socket sockets/loader.sock; pods mount sockets read-only"`
-	Bytes      functions.Bytes    `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi. Above 95 % of it the least recently used are deleted down to 85 %"`
 	Node       string             `json:"node" help:"name of the node, as Kubernetes has it" shown:"the host's name"`
 	Controller string             `json:"controller" help:"HOST:PORT of the controller; all addresses of HOST are tried. None: pods are served and nothing else"`
 	TokenFile  string             `json:"token-file" help:"file with the token of the control stream"`
@@ -29,8 +28,22 @@ type LoaderConfig struct {
 	Folder     []string           `json:"folder" help:"folder of the node, such as a share that is mounted there, that pods may have staged from; may be repeated"`
 	PodBytes   functions.Bytes    `json:"pod-bytes" default:"0" help:"bytes of checkpoints that one pod may hold; 0 is what the store has"`
 	AheadFor   functions.Duration `json:"ahead-for" default:"5m" help:"how long a prefetch is continued and its checkpoint held if no pod uses it"`
-	AllowLocal bool               `json:"allow-local" default:"false" help:"accept processes outside pods; for tests"`
+	StoreLimits
+	AllowLocal bool `json:"allow-local" default:"false" help:"accept processes outside pods; for tests"`
 	kit.LogSettings
+}
+
+// StoreLimits bound the store of a node's loader; thaw-knative install has them too.
+type StoreLimits struct {
+	Bytes    functions.Bytes `json:"store-bytes" default:"0" help:"bytes of checkpoints to keep on a node; 0 is all the disk has but 256Mi. Above 95 % of it the least recently used are deleted down to 85 %"`
+	KeepFree int             `json:"keep-free" default:"20" help:"percent of the node's disk: while less is free, checkpoints that no pod uses are deleted, before the kubelet evicts pods (at 15 %). 0 for a disk of the store's own"`
+}
+
+func (l *StoreLimits) Check() error {
+	if l.KeepFree < 0 || l.KeepFree > 95 {
+		return fmt.Errorf("keep-free: %d is no percentage of a disk: 0 to 95", l.KeepFree)
+	}
+	return nil
 }
 
 // maxSocketDir is the longest path of a folder that has the loader's socket in it:
@@ -53,7 +66,7 @@ func (c *LoaderConfig) check() error {
 		return errors.New("certs: loaders exchange blocks over TLS only: --certs DIR, with ca.crt, tls.crt and tls.key of the Secret " +
 			"thaw-control-tls")
 	}
-	if err := cmp.Or(checkAddress("addr", c.Addr), checkAddress("peer-addr", c.PeerAddr)); err != nil {
+	if err := cmp.Or(c.StoreLimits.Check(), checkAddress("addr", c.Addr), checkAddress("peer-addr", c.PeerAddr)); err != nil {
 		return err
 	}
 	if c.AheadFor <= 0 {
@@ -101,7 +114,7 @@ func (v platformVerbs) loader() *cobra.Command {
 		Use: "loader", Short: "Load models for the pods of a node",
 		Example: `  thaw loader --controller thaw-controller.thaw-system:8090 --token-file /etc/thaw/token \
       --node "$NODE" --peer-addr :8091 --advertise "$POD_IP"      as the DaemonSet has it
-  thaw loader --store /mnt/nvme/thaw --store-bytes 800Gi --allow-source az://acct/models
+  thaw loader --store /mnt/nvme/thaw --keep-free 0 --store-bytes 800Gi --allow-source az://acct/models
   thaw loader --store /tmp/thaw --allow-local --addr off          on a desk, without a cluster
   thaw cache ls --data /var/lib/thaw                              what the node has`,
 		Long: `The loader of a node in a cluster: it brings checkpoints into the node's store for

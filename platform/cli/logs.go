@@ -34,7 +34,10 @@ func (m modelVerbs) logs() *cobra.Command {
 				return err
 			}
 			defer r.Close()
-			return m.copyLines(r)
+			if err = m.copyLines(r); err == nil && follow {
+				m.Remark("replica %s has ended; thaw logs %s -f follows the next one", id, args[0])
+			}
+			return err
 		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on as more comes")

@@ -99,7 +99,7 @@ func (m modelVerbs) followColdStart(ctx context.Context, cl *api.Client, name fu
 			case t.Error != "" || t.State == functions.Failed:
 				return &kit.Error{
 					Exit: kit.ExitFailed, What: tables.ShortName(name.String()) + " could not be loaded: " + t.Error,
-					Hint: "thaw logs " + tables.ShortName(name.String()) + " shows what its engine said",
+					Hint: "thaw describe " + tables.ShortName(name.String()) + " and thaw logs " + tables.ShortName(name.String()) + " tell more",
 				}
 			case t.State == functions.Ready:
 				return nil

@@ -34,9 +34,13 @@ const queryTimeout = 30 * time.Second
 // client returns a client of the server.
 func (c *connection) client() (*api.Client, error) {
 	if c.programs.Client != nil {
-		return c.programs.Client(c.cluster, c.keys.given())
+		key, err := c.keys.given()
+		if err != nil {
+			return nil, err
+		}
+		return c.programs.Client(c.cluster, key)
 	}
-	server := cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"), DefaultServer)
+	server := cmp.Or(strings.TrimSpace(cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"))), DefaultServer)
 	key, err := c.keys.find(server)
 	if err != nil {
 		return nil, err
@@ -59,8 +63,9 @@ type keyFinder struct {
 	file      string // the admin token in a data folder: neither flag nor variable named a key
 }
 
-// given is the key of --key or THAW_KEY, without the line end that a file may have.
-func (k *keyFinder) given() string {
+// given is the key of --key or THAW_KEY, without the line end that a file may have. The error
+// has one character of it at most.
+func (k *keyFinder) given() (string, error) {
 	key, from := k.key, "--key"
 	if key == "" {
 		key, from = k.getenv("THAW_KEY"), "THAW_KEY"
@@ -68,15 +73,21 @@ func (k *keyFinder) given() string {
 	if key = strings.TrimSpace(key); key != "" {
 		k.named = from
 	}
-	return key
+	for i, r := range []rune(key) {
+		if r <= ' ' || r > '~' {
+			return "", kit.Usage("copy it again: a key has ASCII letters, digits and signs alone, on one line",
+				"the key of %s has %q (%U) as character %d, which no key has", from, r, r, i+1)
+		}
+	}
+	return key, nil
 }
 
 // find is the key to send: --key, THAW_KEY, or on this machine the admin
 // token in the data folder. Of data folders the one that was named counts;
 // unnamed, ./data (where make run puts it) comes before the one at home.
 func (k *keyFinder) find(server string) (string, error) {
-	if key := k.given(); key != "" {
-		return key, nil
+	if key, err := k.given(); key != "" || err != nil {
+		return key, err
 	}
 	if !isLocal(server) {
 		return "", nil
@@ -149,6 +160,9 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		case 502, 503:
 			e.Exit = kit.ExitUnavailable
 		}
+		if s.Code == "unknown_endpoint" {
+			e.Hint = "is the server of another version than this program (thaw version)?"
+		}
 		if s.Code == "model_load_failed" {
 			e.Exit, e.Hint = kit.ExitFailed, "thaw describe and thaw logs tell more"
 		}
@@ -158,6 +172,10 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 		return err
 	}
 	var op *net.OpError
+	if strings.Contains(err.Error(), "proxyconnect") {
+		return &kit.Error{Exit: kit.ExitUnavailable, What: "the proxy on the way to " + cl.Server(), Err: unwrapURLError(err),
+			Hint: "HTTP_PROXY or HTTPS_PROXY names it; NO_PROXY=HOST leads around it"}
+	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &op) && op.Op == "dial" {
 		return &kit.Error{Exit: kit.ExitUnavailable, What: "no server at " + cl.Server(), Err: unwrapURLError(err),
 			Hint: "start one with thaw serve, or name it with --server URL"}
@@ -170,12 +188,23 @@ func (c *connection) withHint(cl *api.Client, err error) error {
 	if failed || errors.As(err, &network) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, chatstream.ErrCut) ||
 		errors.Is(err, api.ErrLost) {
 		e := &kit.Error{Exit: kit.ExitUnavailable, What: "the server at " + cl.Server() + " broke off", Err: unwrapURLError(err)}
-		if strings.Contains(err.Error(), "HTTP response to HTTPS client") {
-			e.Hint = "it answers without TLS: http:// in --server"
+		for _, h := range tlsHints {
+			if strings.Contains(err.Error(), h.err) {
+				e.Hint = h.hint
+				break
+			}
 		}
 		return e
 	}
 	return err
+}
+
+// tlsHints are the ways out of errors of TLS, by a part of their text.
+var tlsHints = []struct{ err, hint string }{
+	{"HTTP response to HTTPS client", "it answers without TLS: http:// in --server"},
+	{"unknown authority", "SSL_CERT_FILE=FILE names the certificates of the authority that signed the server's"},
+	{"has expired or is not yet valid", "renew the server's certificate, or set this machine's clock"},
+	{"x509: ", "--server names a host that stands in the server's certificate"},
 }
 
 // unwrapURLError leaves out the method and the URL that net/http writes before a cause.
@@ -193,9 +222,6 @@ type verbBody = func(cmd *cobra.Command, args []string) error
 // which --timeout overrides; 0 is none.
 func (c *connection) remote(bound time.Duration, do func(ctx context.Context, cl *api.Client, args []string) error) verbBody {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := c.requireOutput(kit.OutputForms...); err != nil {
-			return err
-		}
 		cl, err := c.client()
 		if err != nil {
 			return err
@@ -246,9 +272,11 @@ func (c *connection) name(ctx context.Context, cl *api.Client, word string) (fun
 	}
 	n, err := functions.ParseName(word, functions.DefaultTeam)
 	if err != nil {
-		hint := "NAME or TEAM/NAME"
+		hint := "NAME or TEAM/NAME; a repository of Hugging Face is hf://"
 		if strings.Count(word, "/") == 1 {
-			hint += "; a repository of Hugging Face is hf://" + functions.Clip(word)
+			hint += functions.Clip(word)
+		} else {
+			hint += "ORG/REPO"
 		}
 		return n, kit.Usage(hint, "%v", err)
 	}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -46,13 +48,16 @@ func (m modelVerbs) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAME [PROMPT]", Short: "Chat with a model, cold or not", GroupID: "use",
 		Long: `Chat with a model at the terminal. While a model at rest wakes, its progress is
-shown; then the answer streams. Without a prompt, or with -, it is read from stdin, or
-asked for turn by turn; Ctrl-D ends the chat. What a model reasons is dimmed on a terminal
+shown; then the answer streams. Text that is piped in is the prompt; with a PROMPT too it
+comes first, then a blank line, then PROMPT (< /dev/null pipes nothing in). At a terminal,
+without a prompt, it is asked for turn by turn; Ctrl-D ends the chat, and - reads one
+prompt up to Ctrl-D. What a model reasons is dimmed on a terminal
 and not part of the answer in a pipe; calls of tools are printed as NAME(ARGUMENTS), and a
 refusal is an error.`,
 		Example: `  thaw run tiny "What is thaw?"
   thaw run tiny
-  thaw run ml/llama --system "Answer in one word." < question.txt`,
+  thaw run ml/llama --system "Answer in one word." < question.txt
+  git diff | thaw run tiny "What does this change?"`,
 		Args:              kit.UpToArgs("the name of a model", 0),
 		ValidArgsFunction: m.completeNames,
 	}
@@ -71,12 +76,15 @@ refusal is an error.`,
 			a.Messages = []message{{"system", system}}
 		}
 		prompt := strings.Join(args[1:], " ")
-		if prompt == "-" || prompt == "" && !kit.IsTTY(m.In) {
-			b, err := io.ReadAll(io.LimitReader(m.In, maxPrompt))
+		if prompt == "-" || !kit.IsTTY(m.In) {
+			piped, err := c.piped(ctx)
 			if err != nil {
 				return err
 			}
-			prompt = strings.TrimSpace(string(b))
+			if prompt == "-" {
+				prompt = ""
+			}
+			prompt = strings.TrimSpace(piped + "\n\n" + prompt)
 		}
 		if prompt != "" {
 			_, err := c.ask(ctx, prompt)
@@ -100,6 +108,55 @@ type chat struct {
 	withHint func(*api.Client, error) error
 	client   *api.Client
 	request  chatRequest // of the next turn, with all turns before
+}
+
+// silentStdin is how long stdin may stay open before its reader says that it waits for it.
+const silentStdin = 3 * time.Second
+
+// piped reads stdin up to its end.
+func (c *chat) piped(ctx context.Context) (string, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	came := make(chan result, 1)
+	// A read cannot be called off: the goroutine ends with the process or with stdin.
+	go func() {
+		b, err := kit.ReadBounded(c.In, "-", maxPrompt)
+		came <- result{b, err}
+	}()
+	silent := time.NewTimer(silentStdin)
+	defer silent.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-silent.C:
+			c.Remark("waiting for the end of stdin, which is part of the prompt; < /dev/null leaves it out")
+		case r := <-came:
+			if errors.Is(r.err, syscall.EBADF) { // stdin is open for writing alone, as nohup leaves it
+				return "", nil
+			}
+			if len(r.text) > maxPrompt {
+				return "", kit.Usage("pipe less in", "stdin holds more than the %s that a prompt may have", functions.Bytes(maxPrompt))
+			}
+			return strings.TrimSpace(string(r.text)), r.err
+		}
+	}
+}
+
+// checkText refuses what JSON would send with other bytes than were given, and binary data.
+func checkText(messages []message) error {
+	for _, m := range messages {
+		for at, r := range m.Content {
+			_, size := utf8.DecodeRuneInString(m.Content[at:])
+			if r == 0 || r == utf8.RuneError && size == 1 {
+				return kit.Usage("convert text to UTF-8 first (iconv -f LATIN1 -t UTF-8); images and audio go to /v1/chat/completions as base64",
+					"the %s prompt is not UTF-8 text: byte %#x at offset %d", m.Role, m.Content[at], at)
+			}
+		}
+	}
+	return nil
 }
 
 // turns asks for prompts until their end.
@@ -153,6 +210,9 @@ func (c *chat) turns(ctx context.Context) error {
 // ask adds a prompt to the request, sends it and streams the answer to stdout.
 func (c *chat) ask(ctx context.Context, prompt string) (answer string, err error) {
 	c.request.Messages = append(c.request.Messages, message{"user", prompt})
+	if err := checkText(c.request.Messages); err != nil {
+		return "", err
+	}
 	body, err := json.Marshal(c.request)
 	if err != nil {
 		return "", err
@@ -164,6 +224,9 @@ func (c *chat) ask(ctx context.Context, prompt string) (answer string, err error
 		return "", err
 	}
 	defer res.Body.Close()
+	if kind := res.Header.Get("Content-Type"); kind != "" && !strings.HasPrefix(kind, "text/event-stream") {
+		return "", c.client.NotThaw(fmt.Sprintf("with %q", functions.Clip(kind)))
+	}
 	answer, timeline, err := chatstream.Print(c.Terminal, l, res.Body, c.request.Model)
 	if timeline == "" && res.Header.Get("thaw-cold-start") != "" {
 		timeline = chatstream.ServerTiming(res.Header.Get("Server-Timing"))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -107,14 +108,66 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestRunPiped: text that is piped in and a prompt that is an argument make one prompt, the
+// piped text first, as ollama and llm join them; what is no text is not sent.
+func TestRunPiped(t *testing.T) {
+	s := start(t)
+	var request chatRequest
+	s.chat = func(req *httpserver.Request, res *httpserver.Response) {
+		if err := json.Unmarshal(req.Body, &request); err != nil {
+			t.Error(err)
+		}
+		res.Set("content-type", "text/event-stream")
+		res.Stream, res.Length = io.NopCloser(strings.NewReader(answered)), -1
+	}
+	for _, tt := range []struct {
+		stdin string
+		args  []string
+		want  string // the prompt, or the error where exit is not 0
+		exit  int
+	}{
+		{"line 1\nline 2\n", []string{"Q here"}, "line 1\nline 2\n\nQ here", 0},
+		{"line 1\nline 2\n", []string{"Q", "here"}, "line 1\nline 2\n\nQ here", 0},
+		{"line 1\nline 2\n", nil, "line 1\nline 2", 0},
+		{"line 1\nline 2\n", []string{"-"}, "line 1\nline 2", 0},
+		{"x", []string{"-5 + 3?"}, "x\n\n-5 + 3?", 0},
+		{"", []string{"Q here"}, "Q here", 0},
+		{" \n\n", []string{"Q here"}, "Q here", 0},
+		{"schön \u2028 \ufffd", []string{"Q"}, "schön \u2028 \ufffd\n\nQ", 0},
+		{"", nil, "there is no prompt", kit.ExitUsage},
+		{"\x89PNG\r\n\x1a\n\x00\x00", []string{"Q"}, "the user prompt is not UTF-8 text: byte 0x89 at offset 0", kit.ExitUsage},
+		{"sch\xf6n", nil, "byte 0xf6 at offset 3", kit.ExitUsage},
+		{"a\x00b\x00", nil, "byte 0x0 at offset 1", kit.ExitUsage},
+		{"", []string{"x", "--system", "\xff"}, "the system prompt is not UTF-8 text", kit.ExitUsage},
+		{strings.Repeat("x", maxPrompt+1), nil, "more than the 8Mi", kit.ExitUsage},
+	} {
+		request = chatRequest{}
+		args := append([]string{"run", "tiny"}, tt.args...)
+		if len(tt.args) == 1 && strings.HasPrefix(tt.args[0], "-5") {
+			args = []string{"run", "tiny", "--", tt.args[0]}
+		}
+		out, errs, exit := s.thaw(t, tt.stdin, args...)
+		got := errs
+		if exit == 0 && len(request.Messages) == 1 {
+			got = request.Messages[0].Content
+		}
+		if exit != tt.exit || exit == 0 && (got != tt.want || out != "Ice melts.\n") || !strings.Contains(got, tt.want) {
+			t.Errorf("%.20q %q: exit %d, %.200q %q", tt.stdin, tt.args, exit, got, out)
+		}
+		if exit != 0 && request.Model != "" {
+			t.Errorf("%.20q: a request was sent", tt.stdin)
+		}
+	}
+}
+
 func TestColours(t *testing.T) {
-	for env, want := range map[string]string{"": "\x1b[31merror:\x1b[0m x\n", "NO_COLOR": "error: x\n"} {
+	for env, want := range map[string]string{"TERM=xterm": "\x1b[31merror:\x1b[0m x\n", "TERM=xterm NO_COLOR=1": "error: x\n",
+		"TERM=dumb": "error: x\n", "": "error: x\n"} {
 		var b strings.Builder
 		tm := kit.NewTerminal(nil, io.Discard, &b, func(k string) string {
-			if k == env {
-				return "1"
-			}
-			return ""
+			_, value, _ := strings.Cut(" "+env+" ", " "+k+"=")
+			value, _, _ = strings.Cut(value, " ")
+			return value
 		})
 		tm.ErrTTY = true
 		tm.Report(t.Context(), errors.New("x"))

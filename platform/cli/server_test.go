@@ -522,7 +522,7 @@ func TestDeploy(t *testing.T) {
 	failed.Node = "here"
 	s.told, s.steps = 0, []functions.Timeline{failed}
 	if _, errs, exit = s.thaw(t, "", "wake", "new", "--wait"); exit != kit.ExitFailed || !strings.Contains(errs, "engine_missing: no ember") ||
-		!strings.Contains(errs, "hint: thaw logs new") {
+		!strings.Contains(errs, "hint: thaw describe new and thaw logs new") {
 		t.Fatalf("%d %s", exit, errs)
 	}
 	if out, errs, exit = s.thaw(t, "", "wake", "new", "--lease", "2h"); exit != 0 || s.leases[name] != 2*time.Hour {
@@ -553,6 +553,10 @@ func TestKeysAndLogs(t *testing.T) {
 	for _, arg := range []string{"llama", "r-2", "r-9"} {
 		if out, errs, exit := s.thaw(t, "", "logs", arg); exit != 0 || !strings.HasPrefix(out, "hello from r-") {
 			t.Errorf("%s: %d %s%s", arg, exit, out, errs)
+		}
+		_, errs, exit := s.thaw(t, "", "logs", "-f", arg)
+		if exit != 0 || !strings.Contains(errs, " has ended; thaw logs "+arg+" -f follows the next one") {
+			t.Errorf("%s: exit %d: %s", arg, exit, errs)
 		}
 	}
 	if out, errs, exit := s.thaw(t, "", "check", filepath.Join(s.dir, "functions")); exit != 0 ||

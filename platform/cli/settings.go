@@ -159,7 +159,7 @@ type KeepConfig struct {
 // check validates the settings together and fills in defaults of the machine.
 func (c *ServeConfig) check(getenv func(string) string) (err error) {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080", functions.Clip(c.Addr))
+		return fmt.Errorf("addr: %q is no address: want HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080", functions.Clip(c.Addr))
 	}
 	if err := cmp.Or(c.NodeSettings.Check(), c.RequestSettings.Check(), c.MoneySettings.Check(), c.PolicySettings.Check()); err != nil {
 		return err

@@ -13,10 +13,11 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// Two checkpoints whose digests begin alike.
+// Two checkpoints whose digests begin alike, and an unfinished download.
 const (
 	llamaDigest = "sha256:aaaa111111111111111111111111111111111111111111111111111111111111"
 	otherDigest = "sha256:aaaa222222222222222222222222222222222222222222222222222222222222"
+	partName    = "part:cccc3333333333333333333333333333"
 )
 
 // stores are those of two nodes, of which one does not answer.
@@ -28,11 +29,15 @@ func (stores) Cached(_ context.Context, node string) ([]functions.CacheEntry, []
 	}
 	return []functions.CacheEntry{
 		{Node: "here", Digest: llamaDigest, Source: "az://acct/models/llama", Path: "/store/l", Files: 3, Bytes: 16 << 30, LastUsed: began, Created: began, InUse: true},
+		{Node: "here", Digest: partName, Source: "s3://b/models/cut", Path: "/store/p", Files: 1, Bytes: 300 << 20, LastUsed: began, Created: began},
 		{Node: "here", Digest: otherDigest, Source: "az://acct/models/\x1b[31mother", Path: "/store/o", Files: 2, Bytes: 1 << 20, LastUsed: began, Created: began, Pinned: true},
 	}, []string{"there"}, nil
 }
 
 func (stores) ChangeCheckpoint(_ context.Context, node, digest string, act functions.StoreAction) ([]string, error) {
+	if act != functions.StoreRemove && digest == partName {
+		return nil, &functions.StoreError{Code: functions.CodeNotCached, Message: "an unfinished download can only be removed"}
+	}
 	if act == functions.StoreRemove && digest == llamaDigest {
 		return nil, &functions.StoreError{Code: functions.CodeInUse, Message: "checkpoint aaaa1111 is in use (stop the models that use it first)"}
 	}
@@ -95,6 +100,12 @@ func TestCacheVerbs(t *testing.T) {
 		{"cache rm lama", kit.ExitNotFound, "did you mean llama?"},
 		{"cache rm aaaa", kit.ExitUsage, "names more than one"},
 		{"cache rm aaa", kit.ExitNotFound, "no checkpoint is named"},
+		{"cache rm cut", kit.ExitOK, ""},
+		{"cache rm s3://b/models/cut", kit.ExitOK, ""},
+		{"cache rm part:cccc33", kit.ExitOK, ""},
+		{"cache rm x:cccc33", kit.ExitNotFound, "no checkpoint is named"},
+		{"cache pin cut", kit.ExitNotFound, "no checkpoint is named cut"},
+		{"cache verify cut", kit.ExitNotFound, "no checkpoint is named cut"},
 		{"cache verify", kit.ExitUsage, "--all"},
 		{"cache verify llama --all", kit.ExitUsage, "--all"},
 		{"cache verify aaaa2", kit.ExitFailed, "not what came"},
@@ -214,7 +225,7 @@ func TestPullHere(t *testing.T) {
 		{"pull az://acct/x --store 1x --data " + data, kit.ExitUsage, "is no size", "", ""},
 		{"pull az://acct/x --data=", kit.ExitUsage, "--data is empty", "", ""},
 		{"pull az://acct/x -o wide --data " + data, kit.ExitUsage, "no form of output", "", ""},
-		{"cache ls --data " + data, kit.ExitOK, "", "aaaa22222222  1 MiB   -     1m0s ago  pinned  az://acct/models/\\x1b[31mother", ""},
+		{"cache ls --data " + data, kit.ExitOK, "", "aaaa22222222  1 MiB    -     1m0s ago  pinned      az://acct/models/\\x1b[31mother", ""},
 		{"cache rm aaaa2 --data " + data, kit.ExitOK, "", "aaaa22222222 removed", ""},
 		{"cache rm llama --data " + data, kit.ExitFailed, "in use", "", ""},
 		{"cache pin llama --node n --data " + data, kit.ExitUsage, "--node is a server's", "", ""},

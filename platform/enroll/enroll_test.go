@@ -493,7 +493,8 @@ func TestRenewal(t *testing.T) {
 // TestDamaged: damaged files are reported, and no other authority is made in their place.
 func TestDamaged(t *testing.T) {
 	dir := t.TempDir()
-	newWorld(t, dir).must("gpu-1", t.TempDir())
+	agent := t.TempDir()
+	newWorld(t, dir).must("gpu-1", agent)
 	for _, name := range []string{"agents.json", mtls.RootFile, "ca.key"} {
 		path := filepath.Join(dir, name)
 		good, err := os.ReadFile(path)
@@ -503,14 +504,22 @@ func TestDamaged(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v %v", name, info.Mode(), err)
 		}
-		os.WriteFile(path, []byte("{"), 0o600)
-		if _, err := Open(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil {
-			t.Errorf("%s is damaged, and the server starts", name)
+		for _, damaged := range []string{"{", "", string(good[:len(good)/2])} {
+			os.WriteFile(path, []byte(damaged), 0o600)
+			_, err := Open(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "every agent has to join again") {
+				t.Errorf("%s is damaged (%.5q): %v", name, damaged, err)
+			}
 		}
 		os.WriteFile(path, good, 0o600)
 	}
 	os.Remove(filepath.Join(dir, "ca.key"))
 	if _, err := Open(Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "key") {
 		t.Errorf("without its key: %v", err)
+	}
+	os.WriteFile(filepath.Join(agent, mtls.KeyFile), nil, 0o600)
+	_, _, err := openIdentity(JoinOptions{Dir: agent, ID: "gpu-1"})
+	if err == nil || !strings.Contains(err.Error(), "thaw agents token --name gpu-1") || !strings.Contains(err.Error(), "remove "+agent) {
+		t.Errorf("an agent's damaged identity: %v", err)
 	}
 }

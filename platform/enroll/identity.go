@@ -131,7 +131,8 @@ func openIdentity(o JoinOptions) (has *Identity, sameToken bool, err error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("the agent's identity: %w", err)
+		return nil, false, fmt.Errorf("the agent's identity: %w; remove %s and join again with a token that thaw agents token --name %s makes "+
+			"on the server", err, o.Dir, o.ID)
 	}
 	id, err := folder.Identity()
 	if err != nil {

@@ -94,7 +94,7 @@ func Open(o Options) (*Server, error) {
 		err = json.Unmarshal(b, &list)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("agents: %s: %w", s.file(), err)
+		return nil, fmt.Errorf("agents: %s: %w; bring it back from a backup, or move it away: every agent has to join again", s.file(), err)
 	}
 	for _, a := range list {
 		if a.Removed.IsZero() {

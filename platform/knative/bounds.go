@@ -111,6 +111,12 @@ func (b *bounds) defaults(kind, name string) bool {
 	})
 }
 
+// defaultLimitHints says what a limit does that a LimitRange gives a container without one.
+var defaultLimitHints = map[corev1.ResourceName]string{
+	corev1.ResourceMemory: "its engine is killed at that limit: write spec.resources.memory",
+	corev1.ResourceCPU:    "its engine is slowed down to that limit, and thaw sets none of its own: raise it, or leave its default out",
+}
+
 // rangeFindings checks the containers of a pod against a limit range.
 func rangeFindings(name string, spec *corev1.PodSpec, r *corev1.LimitRange) (found []Finding) {
 	from := fmt.Sprintf("the LimitRange %s of namespace %s", r.Name, r.Namespace)
@@ -133,10 +139,16 @@ func rangeFindings(name string, spec *corev1.PodSpec, r *corev1.LimitRange) (fou
 				}
 			}
 		}
-		for key, limit := range item.Default {
-			if _, own := spec.Containers[0].Resources.Limits[key]; !own && key == corev1.ResourceMemory {
-				found = append(found, noteFinding("its engine is killed at that limit: write spec.resources.memory"+edit,
-					"%s gets a limit of %s of %s from %s", name, &limit, key, from))
+		for _, key := range slices.Sorted(maps.Keys(item.Default)) {
+			limit, c := item.Default[key], spec.Containers[0].Resources
+			if _, own := c.Limits[key]; own {
+				continue
+			}
+			if asked := c.Requests[key]; asked.Cmp(limit) > 0 {
+				found = append(found, badFinding(fmt.Sprintf("write spec.resources.%s of at most %s", key, &limit)+edit,
+					"%s requests %s of %s, and gets a limit of %s from %s, so Kubernetes would create no pod", name, &asked, key, &limit, from))
+			} else if hint := defaultLimitHints[key]; hint != "" {
+				found = append(found, noteFinding(hint+edit, "%s gets a limit of %s of %s from %s", name, &limit, key, from))
 			}
 		}
 	}

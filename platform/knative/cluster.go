@@ -57,12 +57,24 @@ type Cluster struct {
 	host      string
 }
 
-// Open makes a Cluster without sending a request.
-func Open(a Access) (*Cluster, error) {
+func (a Access) kubeconfig() (clientcmd.ClientConfig, *clientcmd.ClientConfigLoadingRules) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
 	rules.WarnIfAllMissing = false
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context})
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}), rules
+}
+
+// ContextNamespace is the namespace of the kubeconfig's context, in a pod without one the
+// pod's own; "" where there is none.
+func ContextNamespace(a Access) string {
+	loader, _ := a.kubeconfig()
+	namespace, _, _ := loader.Namespace()
+	return namespace
+}
+
+// Open makes a Cluster without sending a request.
+func Open(a Access) (*Cluster, error) {
+	loader, rules := a.kubeconfig()
 	const hint = "--kubeconfig FILE, or set KUBECONFIG"
 	config, err := loader.ClientConfig()
 	if err != nil {

@@ -190,9 +190,9 @@ func servingFinding(version string) Finding {
 
 // checkFeatures checks the settings of Knative that the services need.
 func (d *doctor) checkFeatures(ctx context.Context) error {
-	read := map[string]map[string]string{}
+	read := map[string]*corev1.ConfigMap{}
 	for _, f := range Needs(d.services...) {
-		data, seen := read[f.Map]
+		known, seen := read[f.Map]
 		if !seen {
 			m, err := d.c.kube.CoreV1().ConfigMaps(servingNamespace).Get(ctx, f.Map, metav1.GetOptions{})
 			if status.IsForbidden(err) {
@@ -201,15 +201,15 @@ func (d *doctor) checkFeatures(ctx context.Context) error {
 			if err != nil && !isNotFound(err) {
 				return d.c.WithHint(err, servingNamespace+"/"+f.Map)
 			}
-			if err == nil {
-				data = m.Data
+			if known = m; err != nil {
+				known = &corev1.ConfigMap{}
 			}
-			read[f.Map] = data
+			read[f.Map] = known
 		}
-		has, on := f.On(data)
+		has, on := f.On(known.Data)
 		finding := goodFinding("%s: %s is %s", f.Map, f.Key, has)
 		if !on {
-			finding = badFinding(f.Why+"; "+f.Patch(), "%s", finding.What)
+			finding = badFinding(f.Why+"; "+f.Patch(known.OwnerReferences...), "%s", finding.What)
 		}
 		d.add(finding)
 	}
@@ -399,7 +399,8 @@ func (d *doctor) readyAddresses(ctx context.Context, service string) (n int, err
 	return n, nil
 }
 
-const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable); kubectl describe nodes"
+const devicePluginHint = "GPUs appear once a device plugin reports them (nvidia.com/gpu under allocatable): kubectl describe nodes; " +
+	"a pool that an autoscaler adds nodes to has to keep one, since thaw starts models on nodes that are there"
 
 // nodes lists the cluster's nodes; seen is false if the account may not.
 func (c *Cluster) nodes(ctx context.Context) (nodes []corev1.Node, seen bool, err error) {

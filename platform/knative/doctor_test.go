@@ -148,6 +148,10 @@ func TestCheck(t *testing.T) {
 		{name: "a setting of every model", edit: func(o map[string]runtime.Object) {
 			features(o)["kubernetes.podspec-init-containers"] = "disabled"
 		}, what: "kubernetes.podspec-init-containers is disabled", hint: `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-init-containers":"enabled"}}'`},
+		{name: "a feature that the Knative Operator writes", edit: func(o map[string]runtime.Object) {
+			features(o)["kubernetes.podspec-init-containers"] = "disabled"
+			o["ConfigMap config-features"].(*corev1.ConfigMap).OwnerReferences = []metav1.OwnerReference{{Kind: "KnativeServing", Name: "serving"}}
+		}, what: "config-features: kubernetes.podspec-init-containers is disabled", hint: `kubectl patch knativeserving serving -n knative-serving --type merge -p '{"spec":{"config":{"features":{"kubernetes.podspec-init-containers":"enabled"}}}}'`},
 		{name: "a setting of this model", spec: everything,
 			edit: func(o map[string]runtime.Object) { delete(features(o), "kubernetes.podspec-tolerations") },
 			what: "kubernetes.podspec-tolerations is disabled", hint: `-p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
@@ -186,6 +190,7 @@ func TestCheck(t *testing.T) {
 			limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{"cpu": resource.MustParse("4")}})(o)
 		}},
 		{name: "a limit range below the model", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{"memory": resource.MustParse("8Gi")}}), what: "qwen: container model requests 12352Mi of memory, and the LimitRange bounds of namespace ml allows from 0 to 8Gi", hint: "kubectl edit limitrange bounds -n ml"},
+		{name: "a limit range's default below the model's processors", spec: "resources: {cpu: 2}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{"cpu": resource.MustParse("500m")}}), what: "qwen requests 2 of cpu, and gets a limit of 500m from the LimitRange bounds of namespace ml, so Kubernetes would create no pod", hint: "write spec.resources.cpu of at most 500m; kubectl edit limitrange bounds -n ml"},
 		{name: "a limit range above a container", spec: "resources: {memory: 12Gi}", edit: limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{"memory": resource.MustParse("100Mi")}}), what: "qwen: container thaw requests 64Mi of memory, and the LimitRange bounds of namespace ml allows at least 100Mi", hint: "kubectl edit limitrange bounds -n ml"},
 		{name: "no loader at all", edit: func(o map[string]runtime.Object) {
 			delete(o, "DaemonSet thaw-loader")
@@ -435,7 +440,8 @@ func TestNamespacePods(t *testing.T) {
 // TestLimitRangeDefault: a limit that a limit range gives an engine is said.
 func TestLimitRangeDefault(t *testing.T) {
 	o := healthy()
-	limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer, Default: corev1.ResourceList{"memory": resource.MustParse("512Mi")}})(o)
+	limitRange(corev1.LimitRangeItem{Type: corev1.LimitTypeContainer,
+		Default: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("512Mi")}})(o)
 	for spec, want := range map[string]bool{"": true, "resources: {memory: 4Gi}": false} {
 		found, err := clusterOf(o).Doctor(t.Context(), "ml", asks(t, spec))
 		if err != nil {
@@ -446,6 +452,11 @@ func TestLimitRangeDefault(t *testing.T) {
 				strings.Contains(f.Hint, "spec.resources.memory")
 		}); is != want {
 			t.Errorf("%q: %+v", spec, found)
+		}
+		if !slices.ContainsFunc(found, func(f Finding) bool {
+			return f.Note && strings.Contains(f.What, "qwen gets a limit of 8 of cpu from") && strings.Contains(f.Hint, "slowed down to that limit")
+		}) {
+			t.Errorf("%q says nothing of processors: %+v", spec, found)
 		}
 	}
 }

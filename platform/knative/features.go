@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
@@ -66,10 +67,18 @@ func (f Feature) On(data map[string]string) (has string, on bool) {
 	return has, word == f.Value || f.used != nil && word == "allowed"
 }
 
-// Patch is the command that turns the feature on.
-func (f Feature) Patch() string {
-	data, _ := json.Marshal(map[string]any{"data": map[string]string{f.Key: f.Value}})
-	return fmt.Sprintf("kubectl patch configmap %s -n %s --type merge -p '%s'", f.Map, servingNamespace, data)
+// Patch is the command that turns the feature on. Of a ConfigMap that the Knative Operator
+// writes it changes the operator's object, which would undo a change of the ConfigMap.
+func (f Feature) Patch(owners ...metav1.OwnerReference) string {
+	kind, name, change := "configmap", f.Map, map[string]any{"data": map[string]string{f.Key: f.Value}}
+	for _, o := range owners {
+		if o.Kind == "KnativeServing" {
+			config := map[string]any{strings.TrimPrefix(f.Map, "config-"): map[string]string{f.Key: f.Value}}
+			kind, name, change = "knativeserving", o.Name, map[string]any{"spec": map[string]any{"config": config}}
+		}
+	}
+	data, _ := json.Marshal(change)
+	return fmt.Sprintf("kubectl patch %s %s -n %s --type merge -p '%s'", kind, name, servingNamespace, data)
 }
 
 // refusedFeatures lists the features that an error of Knative's webhook is about.

@@ -26,6 +26,9 @@ func (d *doctor) checkServices(ctx context.Context) error {
 		loader, err := d.c.kube.AppsV1().DaemonSets(System).Get(ctx, loaderName, metav1.GetOptions{})
 		if err == nil {
 			loaders = loader.Spec.Template.Spec.NodeSelector
+			for _, s := range d.services {
+				d.add(folderFindings(s, &loader.Spec.Template.Spec)...)
+			}
 		} else if !isNotFound(err) && d.ignoreForbidden(err, System+"/"+loaderName) != nil {
 			return d.c.WithHint(err, System+"/"+loaderName)
 		}

@@ -252,13 +252,13 @@ func (r *rendering) check() {
 	}
 }
 
-// source refuses sources on the local machine.
+// source refuses sources on the local machine. file:///PATH is a folder of the loaders.
 func (r *rendering) source(path, source string) {
-	if source == "" || strings.Contains(source, "://") && !strings.HasPrefix(source, "file://") {
+	if source == "" || strings.Contains(source, "://") {
 		return
 	}
 	r.addProblem(path, "upload it and name it as az://ACCOUNT/CONTAINER/PREFIX, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, hf://ORG/REPO or "+
-		"https://…",
+		"https://…; a share that the loaders mount (loader.folders of the chart) is file:///PATH",
 		"%s is a folder of this machine, and no pod can read it", source)
 }
 
@@ -282,6 +282,10 @@ func (r *rendering) service() *servingv1.Service {
 	labels := map[string]string{nameLabel: m.Metadata.Name, managedLabel: "thaw", ModelLabel: m.Metadata.Name}
 	maps.Copy(labels, m.Metadata.Labels)
 	seconds := func(d time.Duration) *int64 { return new(int64(math.Ceil(d.Seconds()))) }
+	podLabels := maps.Clone(labels)
+	maps.DeleteFunc(podLabels, func(k, _ string) bool { return strings.Contains(k, "knative.dev/") }) // those are about the Service
+	annotations := r.scaling()
+	maps.Copy(annotations, r.podSettings().Annotations)
 	answer := min(r.s.Timeout, m.Spec.Queue.Wait.Std()+m.Spec.Deadlines.FirstToken.Std())
 	return &servingv1.Service{
 		TypeMeta: metav1.TypeMeta{APIVersion: "serving.knative.dev/v1", Kind: "Service"},
@@ -291,8 +295,8 @@ func (r *rendering) service() *servingv1.Service {
 		},
 		Spec: servingv1.ServiceSpec{ConfigurationSpec: servingv1.ConfigurationSpec{Template: servingv1.RevisionTemplateSpec{
 			ObjectMeta: metav1.ObjectMeta{
-				Labels:      map[string]string{nameLabel: m.Metadata.Name, managedLabel: "thaw", ModelLabel: m.Metadata.Name},
-				Annotations: r.scaling(),
+				Labels:      podLabels,
+				Annotations: annotations,
 			},
 			Spec: servingv1.RevisionSpec{
 				PodSpec: r.pod(),
@@ -324,12 +328,16 @@ func (r *rendering) scaling() map[string]string {
 // sockets is the folder of the node that the pod mounts, under the same path.
 func (r *rendering) sockets() string { return path.Join(r.s.Store, SocketFolder) }
 
+// podSettings is the model's spec.pod, with GPUs over the namespace's.
+func (r *rendering) podSettings() functions.Pod {
+	if r.m.Spec.Resources.GPUs > 0 {
+		return r.m.Spec.Pod.Over(r.s.Pod)
+	}
+	return r.m.Spec.Pod
+}
+
 func (r *rendering) pod() corev1.PodSpec {
 	res := r.m.Spec.Resources
-	own := r.m.Spec.Pod
-	if res.GPUs > 0 {
-		own = own.Over(r.s.Pod)
-	}
 	pod := corev1.PodSpec{
 		AutomountServiceAccountToken: new(false), // engines need no access to Kubernetes
 		EnableServiceLinks:           new(false),
@@ -339,9 +347,9 @@ func (r *rendering) pod() corev1.PodSpec {
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		},
 	}
-	applyPod(&pod, own)
+	applyPod(&pod, r.podSettings())
 	c := corev1.Container{
-		Name: "model", Image: r.image(), ImagePullPolicy: corev1.PullIfNotPresent,
+		Name: "model", Image: r.image(),
 		Args:  []string{"runtime"},
 		Env:   r.environment(),
 		Ports: []corev1.ContainerPort{{Name: "http1", ContainerPort: port}},
@@ -366,7 +374,7 @@ func (r *rendering) pod() corev1.PodSpec {
 		install := memoryRequirements(shimMemory)
 		install.Requests[corev1.ResourceCPU] = resource.MustParse("10m") // quotas of processors admit no container without a request
 		pod.InitContainers = []corev1.Container{{
-			Name: "thaw", Image: r.s.Thaw, ImagePullPolicy: corev1.PullIfNotPresent,
+			Name: "thaw", Image: r.s.Thaw,
 			Args:            []string{"runtime", "--install", program},
 			Resources:       install,
 			SecurityContext: lockedContext(),

@@ -200,9 +200,9 @@ func TestRefused(t *testing.T) {
 		settings         Settings
 		want             []string
 	}{
+		{name: "a folder without its scheme", spec: "source: /mnt/models/a, engine: ember", want: []string{"(loader.folders of the chart) is file:///PATH"}},
 		{name: "a folder", spec: "source: ./tiny, engine: ember", want: []string{"m.yaml:1: spec.source: ./tiny is a folder of this machine, and no pod can read it (upload it and name it as az://"}},
 		{name: "an absolute folder", spec: "source: /w, engine: vllm", want: []string{"spec.source: /w is a folder"}},
-		{name: "a file URL", spec: "source: 'file:///w', engine: vllm", want: []string{"spec.source: file:///w is a folder"}},
 		{name: "an adapter's folder", spec: "source: 'hf://a/b', engine: vllm, adapters: [{name: x, source: 'hf://a/c'}, {name: y, source: ./y}]", want: []string{"spec.adapters[1].source: ./y is a folder"}},
 		{name: "a command without an image", spec: "engine: command, args: [serve, '{port}']", want: []string{"spec.engine: there is no image to run engine command from (--image command=IMAGE"}},
 		{name: "no thaw", spec: "source: 'hf://a/b', engine: vllm", want: []string{"thaw's image is not set, and every model's pod needs it (--thaw-image IMAGE)"}},

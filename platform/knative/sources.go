@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -47,18 +48,41 @@ var sourceCredentials = map[string]sourceCredential{
 		"--from-literal=HF_TOKEN=TOKEN", "only public repositories can be read"},
 }
 
+// sourcesOf returns the sources of a service's model and its adapters; none of one written by
+// hand.
+func sourcesOf(s *servingv1.Service) []string {
+	var m functions.Model
+	if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &m) != nil {
+		return nil
+	}
+	return append(functions.ConvertAll(m.Spec.Adapters, func(a functions.Adapter) string { return a.Source }), m.Spec.Source)
+}
+
+// folderFindings finds folders of a service's sources that the loaders, whose flag --folder
+// names theirs, do not have.
+func folderFindings(s *servingv1.Service, loader *corev1.PodSpec) (found []Finding) {
+	for _, source := range sourcesOf(s) {
+		folder, is := strings.CutPrefix(source, "file://")
+		if is && !slices.ContainsFunc(loader.Containers, func(c corev1.Container) bool {
+			return slices.ContainsFunc(c.Args, func(arg string) bool {
+				root, is := strings.CutPrefix(arg, "--folder=")
+				return is && strings.HasPrefix(folder+"/", strings.TrimRight(root, "/")+"/")
+			})
+		}) {
+			found = append(found, badFinding("mount it into the loaders: loader.folders of the chart, such as [{path: "+folder+"}]; or upload it",
+				"%s: the loaders have no folder %s", s.Name, folder))
+		}
+	}
+	return found
+}
+
 // checkSources checks for each scheme that the sources of services have whether the
 // loaders have a credential. It reads the names of what they have, and the one value that
 // is no secret: the name of a storage account.
 func (d *doctor) checkSources(ctx context.Context) error {
 	accounts := map[string][]string{} // by scheme: accounts of az, else nothing
 	for _, s := range d.services {
-		var m functions.Model
-		if json.Unmarshal([]byte(s.Annotations[ModelAnnotation]), &m) != nil {
-			continue // written by hand
-		}
-		adapters := functions.ConvertAll(m.Spec.Adapters, func(a functions.Adapter) string { return a.Source })
-		for _, source := range append([]string{m.Spec.Source}, adapters...) {
+		for _, source := range sourcesOf(s) {
 			scheme, rest, _ := strings.Cut(source, "://")
 			if _, known := sourceCredentials[scheme]; !known {
 				continue

@@ -80,3 +80,24 @@ func TestSources(t *testing.T) {
 		})
 	}
 }
+
+// TestFolders: a source of the nodes' folders is refused before it is applied, unless the
+// loaders have that folder.
+func TestFolders(t *testing.T) {
+	for source, has := range map[string]bool{"file:///mnt/models/a": true, "file:///mnt/models": true, "file:///nfs/b": true,
+		"file:///mnt/models2/a": false, "file:///mnt": false, "hf://a/b": true} {
+		o := healthy()
+		loader := &o["DaemonSet thaw-loader"].(*appsv1.DaemonSet).Spec.Template.Spec
+		loader.Containers[0].Args = []string{"loader", "--folder=/mnt/models", "--folder=/nfs/"}
+		m := models(t, "a", "apiVersion: thaw.dev/v1\nkind: Model\nmetadata: {name: qwen, namespace: ml}\n"+
+			"spec: {engine: ember, source: '"+source+"'}\n")[0]
+		s, err := Render(m, Settings{Thaw: thawImage})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = clusterOf(o, "").Check(t.Context(), s)
+		if refused := err != nil && strings.Contains(err.Error(), "the loaders have no folder"); refused == has {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+}

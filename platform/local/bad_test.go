@@ -119,6 +119,14 @@ func TestInUse(t *testing.T) {
 		t.Errorf("epoch %q, %v", e, err)
 	}
 	again.lock.Unlock()
+	o.Data = t.TempDir() // whose file of the lock cannot be locked, as on a mount without locks
+	if err := os.Mkdir(filepath.Join(o.Data, "local.lock"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(o); err == nil || errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), o.Data+" cannot be locked: open ") ||
+		!strings.Contains(err.Error(), "name a folder on a local disk with --data DIR") {
+		t.Errorf("a folder without locks: %v", err)
+	}
 }
 
 func TestHeartbeats(t *testing.T) {

@@ -82,8 +82,10 @@ func New(o Options) (*Local, error) {
 		return nil, fmt.Errorf("local: %w", err)
 	}
 	lock := flock.New(filepath.Join(o.Data, "local.lock"))
-	if ok, err := lock.TryLock(); err != nil || !ok {
-		return nil, fmt.Errorf("local: %s: %w", o.Data, errors.Join(ErrInUse, err))
+	if ok, err := lock.TryLock(); err != nil {
+		return nil, fmt.Errorf("local: %s cannot be locked: %w (name a folder on a local disk with --data DIR)", o.Data, err)
+	} else if !ok {
+		return nil, fmt.Errorf("local: %s: %w", o.Data, ErrInUse)
 	}
 	l, err := newLocal(o)
 	if err != nil {
@@ -110,13 +112,16 @@ func newLocal(o Options) (*Local, error) {
 		l.Orchestrator.Heartbeat(hb, l.node)
 		l.first.Do(func() { close(l.ready) })
 	}
+	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
+	if teamUse == nil {
+		return nil, fmt.Errorf("local: %w", err)
+	}
+	if err != nil {
+		o.Log.Error("the usage of teams cannot be read", "error", err)
+	}
 	l.node, err = agent.Open(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("local: %w", err)
-	}
-	teamUse, err := quota.OpenLedger(filepath.Join(o.Data, "teams.json"))
-	if err != nil {
-		o.Log.Error("the usage of teams cannot be read", "error", err)
 	}
 	if o.Foresight != nil {
 		ahead := *o.Foresight

@@ -50,17 +50,23 @@ func OpenCA(dir string, now time.Time) (*CA, error) {
 	}
 	key, err := os.ReadFile(filepath.Join(dir, caKeyFile))
 	if err != nil {
-		return nil, fmt.Errorf("the key of the authority %s: %w", filepath.Join(dir, RootFile), err)
+		return nil, damagedCA(dir, err)
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("the authority in %s: %w", dir, err)
+		return nil, damagedCA(dir, err)
 	}
 	private, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, fmt.Errorf("%s holds no authority of thaw", dir)
+		return nil, damagedCA(dir, errors.New("they hold no authority of thaw"))
 	}
 	return &CA{root: pair.Leaf, key: private, pem: cert, own: map[string]*Identity{}}, nil
+}
+
+// damagedCA is the error of the files of an authority that cannot be used.
+func damagedCA(dir string, err error) error {
+	return fmt.Errorf("the authority in %s (%s and %s): %w; bring both files back from a backup, or move the folder away: "+
+		"a new authority is made, and every agent has to join again", dir, RootFile, caKeyFile, err)
 }
 
 func makeCA(dir string, now time.Time) (*CA, error) {

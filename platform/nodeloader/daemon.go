@@ -175,6 +175,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { d.o.Store.Run(ctx) })
 	parts.Go(func() { d.sendHeartbeats(ctx, dropLeases) })
+	parts.Go(func() { d.keepDiskFree(ctx) })
 	stop := context.AfterFunc(ctx, func() {
 		d.stopAccepting()
 		l.Close()

@@ -23,6 +23,7 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/controlstream"
 	"github.com/thaw-dev/thaw/platform/nodestore"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
@@ -816,4 +817,25 @@ func TestHealth(t *testing.T) {
 	if code, _ := get("/readyz"); code != 503 {
 		t.Errorf("after its end: %d", code)
 	}
+}
+
+// A loader whose disk has less free than has to stay free evicts what no pod uses, without a
+// staging that asks for room.
+func TestDiskStaysFree(t *testing.T) {
+	first := newLab(t, nil)
+	err := first.store.Prefetch(t.Context(), functions.PrefetchRequest{Source: modelLocation}, func(functions.StoreProgress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := first.store.Cached(t.Context()); err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	second := restart(t, first.dir, func(_ *Options, o *nodestore.Options, _ *sourcetest.Memory) { o.KeepPercent = 100 })
+	testkit.Eventually(t, "an empty store", func() bool {
+		list, err := second.store.Cached(t.Context())
+		return err == nil && len(list) == 0
+	})
 }

@@ -15,7 +15,8 @@ import (
 
 const (
 	heartbeatEvery = 2 * time.Second
-	storePollEvery = 5 // heartbeats for each listing of the store, without new stagings
+	trimEvery      = 10 * time.Second // as often as the kubelet looks at the disk
+	storePollEvery = 5                // heartbeats for each listing of the store, without new stagings
 )
 
 // counters holds the totals of the daemon's metrics.
@@ -49,6 +50,16 @@ func (d *Daemon) sendHeartbeats(ctx context.Context, dropLeases func()) {
 			n = -1
 		case <-adopted.C:
 			dropLeases()
+		}
+	}
+}
+
+// keepDiskFree evicts weights when images, logs and volumes fill the disk, before the kubelet
+// evicts pods, until ctx ends.
+func (d *Daemon) keepDiskFree(ctx context.Context) {
+	for ok := true; ok; ok = backoff.Sleep(ctx, trimEvery) {
+		if err := d.o.Store.Checkpoints().Trim(); err != nil {
+			d.o.Log.Warn("the disk cannot be kept free", "error", err)
 		}
 	}
 }

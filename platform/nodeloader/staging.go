@@ -273,7 +273,7 @@ func (d *Daemon) checkSource(src string, files source.Globs) (string, *controlst
 		folder := strings.TrimPrefix(location, "file://")
 		if !slices.ContainsFunc(d.o.Folders, func(f string) bool { return isBelow(folder, filepath.Clean(f)) }) {
 			return "", refusal(fmt.Sprintf("%s is a folder of the node, and not one of those that are staged", location),
-				"--folder of the node's loader names them; or upload it and name it as az://, s3://, gs:// or hf://")
+				"--folder of the node's loader names them (chart: loader.folders); or upload it and name it as az://, s3://, gs:// or hf://")
 		}
 	default:
 		if len(d.o.Allow) > 0 && !isListed(location, d.o.Allow) {

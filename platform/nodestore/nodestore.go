@@ -55,6 +55,8 @@ type Options struct {
 	Node   string          // name of the node; "": a visitor, which serves no blocks
 	Data   string          // data folder; the store is below it
 	Budget functions.Bytes // bytes; 0: the whole disk but keepFree
+	// KeepPercent of the disk stays free, as far as evicting unused checkpoints goes.
+	KeepPercent int
 	// Peering exchanges blocks with other nodes; nil: none.
 	Peering *Peering
 	// Copies has folders of this machine copied into the store like any other source,
@@ -69,8 +71,8 @@ type Options struct {
 // the same folder open. It creates folders and starts nothing; the caller closes it.
 func Open(o Options) (*Store, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree, Private: o.Private,
-		Log: o.Log})
+	st, err := store.Open(store.Options{Dir: filepath.Join(o.Data, "store"), Budget: int64(o.Budget), KeepFree: keepFree,
+		FreeShare: float64(o.KeepPercent) / 100, Private: o.Private, Log: o.Log})
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -136,14 +138,13 @@ func (s *Store) SetPeers(list []functions.Peer) {
 func (s *Store) Refresh() error {
 	var use functions.StoreUse
 	var cached []functions.CachedModel
-	_, budget, _ := s.store.Usage()
-	use.Bytes = functions.Bytes(budget)
+	used, budget, _ := s.store.Usage()
+	use.Used, use.Bytes = functions.Bytes(used), functions.Bytes(budget)
 	entries, err := s.store.List()
 	if err != nil {
 		return storeError(err)
 	}
 	for _, e := range entries {
-		use.Used += functions.Bytes(e.Bytes)
 		t, memory, _ := tierOf(e)
 		cached = append(cached,
 			functions.CachedModel{Source: e.Source, Digest: e.Digest, Tier: t, Bytes: functions.Bytes(e.Bytes), Memory: memory})
@@ -180,7 +181,8 @@ func (s *Store) Usage() (functions.StoreUse, []functions.CachedModel) {
 	return use, s.cached
 }
 
-// Cached lists the published checkpoints, most recently used first.
+// Cached lists the published checkpoints, most recently used first, and then the unfinished
+// downloads.
 func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 	list, err := s.store.List()
 	if err != nil {
@@ -197,14 +199,27 @@ func (s *Store) Cached(ctx context.Context) ([]functions.CacheEntry, error) {
 		}
 		out = append(out, entry)
 	}
+	parts, err := s.store.Unfinished()
+	for _, u := range parts {
+		out = append(out, functions.CacheEntry{Node: s.node, Digest: functions.PartName(u.Key), Source: u.Location, Path: u.Path,
+			Files: u.Files, Bytes: functions.Bytes(u.Bytes), Created: u.LastUsed, LastUsed: u.LastUsed})
+	}
+	if err != nil {
+		return nil, storeError(err)
+	}
 	return out, nil
 }
 
 func (s *Store) ChangeCheckpoint(ctx context.Context, digest string, act functions.StoreAction) error {
 	var err error
+	key, unfinished := functions.CutPart(digest)
 	switch act {
 	case functions.StoreRemove:
-		err = s.store.Remove(digest)
+		if unfinished {
+			err = s.store.RemoveUnfinished(key)
+		} else {
+			err = s.store.Remove(digest)
+		}
 	case functions.StorePin, functions.StoreUnpin:
 		err = s.store.SetPin(digest, act == functions.StorePin)
 	default:

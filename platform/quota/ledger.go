@@ -35,21 +35,24 @@ type ledgerFile struct {
 }
 
 // OpenLedger reads the ledger at path, if there is one. A file that does not parse
-// is renamed to path.damaged and reported; the Ledger is usable and empty then.
+// is renamed to path.damaged and reported; the Ledger is usable and empty then. There is none if
+// the file cannot be read.
 func OpenLedger(path string) (*Ledger, error) {
 	l := &Ledger{save: func(text []byte) error { return durable.WriteFile(path, text, 0o600) }, entries: map[string]Entry{}}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
-	if err == nil && info.Size() > maxLedger {
-		err = fmt.Errorf("%d bytes are too many", info.Size())
-	}
 	var data []byte
-	if err == nil {
+	if err == nil && info.Size() <= maxLedger {
 		data, err = os.ReadFile(path)
 	}
-	if err == nil {
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxLedger {
+		err = fmt.Errorf("%d bytes are too many", info.Size())
+	} else {
 		err = l.restore(data)
 	}
 	if err != nil {

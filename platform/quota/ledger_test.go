@@ -83,6 +83,17 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestLedgerThatCannotBeRead: what cannot be read stays where it is, and there is no ledger.
+func TestLedgerThatCannotBeRead(t *testing.T) {
+	path := t.TempDir() // a folder
+	if l, err := OpenLedger(path); l != nil || err == nil {
+		t.Errorf("%v, %v", l, err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
 func FuzzLedger(f *testing.F) {
 	whole, _ := json.Marshal(ledgerFile{Day: 20000, Teams: map[string]Entry{"red": {Today: 1, Total: 2, Used: 3, Suffered: 4}}})
 	f.Add(whole)

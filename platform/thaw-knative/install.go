@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/thaw-dev/thaw/platform/cli"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 	"github.com/thaw-dev/thaw/platform/knative"
 	"github.com/thaw-dev/thaw/platform/knative/install"
@@ -27,6 +28,7 @@ type installSettings struct {
 	install.Options
 	controller       sharedController
 	activator        sharedActivator
+	loader           cli.StoreLimits
 	loaders          string
 	uninstall, force bool
 }
@@ -48,6 +50,7 @@ func installFlags(c *command, f *kit.FlagSet) {
 		"PersistentVolumeClaim in "+install.Namespace+", which all controllers can mount, to keep history in (default: in memory)")
 	kit.RegisterFlags(f, &i.controller)
 	kit.RegisterFlags(f, &i.activator)
+	kit.RegisterFlags(f, &i.loader)
 	f.BoolVar(&c.dry, "dry-run", false, dryRunHelp)
 	f.BoolVar(&c.wait, "wait", false, "until all of it runs, within --timeout")
 	f.BoolVar(&i.uninstall, "uninstall", false, "uninstall; weights stay on the nodes' disks")
@@ -64,6 +67,7 @@ func (i *installSettings) loadSettings(f *kit.FlagSet, getenv func(string) strin
 	}{
 		{&i.controller, i.controller.check, &i.Controller},
 		{&i.activator, i.activator.Check, &i.Activator},
+		{&i.loader, i.loader.Check, &i.Loader},
 	} {
 		origin, err := kit.LoadSettings(f, part.settings, "", getenv)
 		if err == nil {

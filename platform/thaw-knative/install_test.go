@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -49,6 +50,9 @@ func TestWrongOnClusters(t *testing.T) {
 		{"install --source-secret A_", kit.ExitUsage, `"A_" is not a name of a Secret`},
 		{"install --hold maybe", kit.ExitUsage, `"maybe" is not one of hold, pad, 503`},
 		{"install --max-body 0", kit.ExitUsage, "max-body: 0 is too small for any request"},
+		{"install --keep-free 15%", kit.ExitUsage, "--keep-free"},
+		{"install --keep-free 96", kit.ExitUsage, "keep-free: 96 is no percentage of a disk: 0 to 95"},
+		{"install --store-bytes much", kit.ExitUsage, "--store-bytes"},
 		{"chown-store", kit.ExitUsage, "a folder and an id"},
 		{"chown-store /nowhere/at/all 65532", kit.ExitNotFound, "/nowhere/at/all"},
 		{"chown-store / 0", kit.ExitUsage, `"0" is no id`},
@@ -117,7 +121,7 @@ func TestPrints(t *testing.T) {
 // is not said does not.
 func TestInstallSettings(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "gone"))
-	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m", "--hold=pad", "--max-body=64Mi"}
+	all := []string{"--cluster-domain=k8s.example.com", "--eviction=gdsf", "--keep-alive=learned", "--prewarm=on", "--prewarm-budget=1h30m", "--hold=pad", "--max-body=64Mi", "--store-bytes=800Gi", "--keep-free=0"}
 	print := func(more ...string) string {
 		out, errs, exit := thaw(t, nil, append([]string{"install", "--image", "example.com/thaw:1", "--dry-run", "-o", "yaml"}, more...)...)
 		if exit != 0 || errs != "" {
@@ -433,5 +437,44 @@ func TestAdvertise(t *testing.T) {
 	s.Advertise = "10.0.0.7"
 	if err := s.check(); err == nil || !strings.Contains(err.Error(), `"10.0.0.7" is no HOST:PORT`) {
 		t.Error(err)
+	}
+}
+
+// TestInstallRefused: an API server that is too old, and an account without the rights, are
+// named with the way out.
+func TestInstallRefused(t *testing.T) {
+	for _, x := range []struct {
+		name, refused, answer string // the path of the objects, and what the API server says of their change
+		code, exit            int
+		want                  string
+	}{
+		{"an old Kubernetes", "/validatingadmissionpolicies/", "404 page not found", 404, kit.ExitNotFound, "the cluster has no kind ValidatingAdmissionPolicy of admissionregistration.k8s.io/v1\nhint: thaw needs Kubernetes 1.33 or later"},
+		{"no right", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "clusterroles is forbidden: User \"x\" cannot patch"}`, 403, kit.ExitDenied, "cannot patch\nhint: it takes the rights of cluster-admin"},
+		{"rights that are not held", "/clusterroles/", `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "user \"x\" is attempting to grant RBAC permissions not currently held"}`, 403, kit.ExitDenied, "not currently held\nhint: it takes the rights of cluster-admin"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				switch {
+				case r.Method == "PATCH" && strings.Contains(r.URL.Path, x.refused):
+					if !strings.HasPrefix(x.answer, "{") {
+						w.Header().Set("Content-Type", "text/plain")
+					}
+					w.WriteHeader(x.code)
+					fmt.Fprint(w, x.answer)
+				case r.Method == "GET":
+					w.WriteHeader(404)
+					fmt.Fprint(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "details": {"name": "a"}}`)
+				default:
+					b, _ := io.ReadAll(r.Body)
+					w.Write(b)
+				}
+			}))
+			defer server.Close()
+			_, errs, exit := thaw(t, nil, "install", "--image", "example.com/thaw:1", "--kubeconfig", kubeconfig(t, server.URL))
+			if exit != x.exit || !strings.Contains(errs, x.want) {
+				t.Errorf("exit %d, want %d with %q:\n%s", exit, x.exit, x.want, errs)
+			}
+		})
 	}
 }

@@ -134,7 +134,7 @@ func at[T any](doc map[string]any, keys ...string) (v T) {
 func (s *served) startLoader() {
 	s.Helper()
 	cmd := exec.Command(filepath.Join(os.Getenv("THAW_PROGRAMS"), "thaw"), "loader", "--store", s.store, "--node", "node1", "--addr", "off",
-		"--folder", s.folder)
+		"--keep-free", "0", "--folder", s.folder)
 	cmd.Stdout, cmd.Stderr = s.heard, s.heard
 	if err := cmd.Start(); err != nil {
 		s.Fatal(err)

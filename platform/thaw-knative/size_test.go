@@ -49,7 +49,7 @@ func TestResourcesLeftOut(t *testing.T) {
 				switch {
 				case r.URL.Path == "/api/v1/nodes":
 					io.WriteString(w, `{"kind": "NodeList", "apiVersion": "v1", "items": [{"metadata": {"name": "a", "labels": {"nvidia.com/gpu.memory": "`+x.label+`"}}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}, {"metadata": {"name": "b"}}]}`)
-				case r.URL.Path == "/api/v1/namespaces/default":
+				case r.URL.Path == "/api/v1/namespaces/ml":
 					io.WriteString(w, `{"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "default"}}`)
 				case r.Method == "PATCH" || r.Method == "POST":
 					b, _ := io.ReadAll(r.Body)

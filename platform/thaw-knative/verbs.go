@@ -92,10 +92,9 @@ func (c *command) execute(ctx context.Context, args []string) error {
 		return c.ask(ctx, args)
 	}
 	root := c.root()
-	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
 	root.SetOut(c.Out)
 	root.SetErr(c.Err)
-	return root.ExecuteContext(ctx)
+	return kit.Execute(ctx, root, args)
 }
 
 func (c *command) root() *kit.Command {
@@ -124,7 +123,8 @@ func (c *command) clusterVerb(v verb) *kit.Command {
 	f := cmd.Flags()
 	f.StringVar(&c.access.Kubeconfig, "kubeconfig", "", "kubeconfig file of the cluster [KUBECONFIG]")
 	f.StringVar(&c.access.Context, "context", "", "context of that file")
-	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace, which is the team")
+	f.StringVarP(&c.namespace, "namespace", "n", "",
+		"namespace, which is the team (default: the file's, else that of the kubeconfig's context)")
 	f.StringVarP(&c.Output, "output", "o", "table", "form of output: table, json, yaml, name")
 	f.DurationVar(&c.timeout, "timeout", time.Minute, "longest time the verb may take")
 	if v.flags != nil {
@@ -157,7 +157,8 @@ func (c *command) settings() (s knative.Settings, err error) {
 	for _, word := range c.render.Images {
 		engine, image, ok := strings.Cut(word, "=")
 		if !ok || image == "" || !slices.Contains(functions.Engines, functions.Engine(engine)) {
-			return s, kit.Usage("such as vllm="+knative.DefaultImage(functions.EngineVLLM), "%q does not name an engine and its image", word)
+			return s, kit.Usage(fmt.Sprintf("such as vllm=%s; engines: %v", knative.DefaultImage(functions.EngineVLLM), functions.Engines),
+				"--image %q does not name an engine and its image", word)
 		}
 		s.Images[functions.Engine(engine)] = image
 	}
@@ -178,7 +179,11 @@ func (c *command) readModels(ctx context.Context) (settings knative.Settings, mo
 	if settings, err = c.settings(); err != nil || len(c.files) == 0 {
 		return settings, nil, err
 	}
-	if models, err = files.ReadModels(c.In, c.files, teamHint); err == nil {
+	namespace := ""
+	if c.namespace == "" {
+		namespace = knative.ContextNamespace(c.access)
+	}
+	if models, err = files.ReadModels(c.In, c.files, namespace, teamHint); err == nil {
 		_, err = c.rendered(ctx, settings, models, nil)
 	}
 	return settings, models, err
@@ -202,9 +207,9 @@ func (c *command) fillInstalled(ctx context.Context, s *knative.Settings) error 
 func (c *command) readPod() (functions.Pod, error) {
 	text, err := os.ReadFile(c.render.Pod)
 	if errors.Is(err, fs.ErrNotExist) {
-		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: err}
+		return functions.Pod{}, &kit.Error{Exit: kit.ExitNotFound, Err: fmt.Errorf("--pod: %w", err)}
 	} else if err != nil {
-		return functions.Pod{}, err
+		return functions.Pod{}, fmt.Errorf("--pod: %w", err)
 	}
 	pod, err := knative.ReadPod(c.render.Pod, text)
 	if err != nil {

@@ -73,7 +73,8 @@ func TestWrong(t *testing.T) {
 		{"deploy -f " + write(t, "local.yaml", strings.Replace(model, "hf://a/b", "./w", 1)), kit.ExitUsage, "spec.source: ./w is a folder of this machine"},
 		{"deploy --namespace A_ -f " + file, kit.ExitUsage, `"A_" cannot be a namespace`},
 		{"deploy --image vllm -f " + file, kit.ExitUsage, `"vllm" does not name an engine and its image`},
-		{"deploy --image vlm=x -f " + file, kit.ExitUsage, `"vlm=x" does not name an engine`},
+		{"deploy --image vlm=x -f " + file, kit.ExitUsage, "--image \"vlm=x\" does not name an engine and its image\nhint: such as vllm=vllm/vllm-openai:v0.32.0; engines: [ember vllm sglang llamacpp command]"},
+		{"deploy --pod /nowhere -f " + file, kit.ExitNotFound, "--pod: open /nowhere: no such file"},
 		{"deploy --image vllm= -f " + file, kit.ExitUsage, "does not name an engine and its image"},
 		{"deploy --request-timeout 0.5s -f " + file, kit.ExitUsage, "500ms is no time for a request"},
 		{"deploy --store x -f " + file, kit.ExitUsage, `the store "x" is not a clean absolute path`},
@@ -173,7 +174,7 @@ func TestAnswers(t *testing.T) {
 		{"no key", "get", status(401, "Unauthorized", "Unauthorized", ""), "", 401, kit.ExitDenied, "Unauthorized"},
 		{"not there", "get qwen", noName, "", 404, kit.ExitNotFound, "ml/qwen is not on the cluster"},
 		{"not there to remove", "rm qwen", noName, "", 404, kit.ExitNotFound, "ml/qwen is not on the cluster"},
-		{"no namespace", "deploy -f " + file, noName, status(404, "NotFound", `namespaces \"default\" not found`, `"name": "default", "kind": "namespaces"`), 404, kit.ExitNotFound, "kubectl create namespace default"},
+		{"no namespace", "deploy -f " + file, noName, status(404, "NotFound", `namespaces \"ml\" not found`, `"name": "ml", "kind": "namespaces"`), 404, kit.ExitNotFound, "kubectl create namespace ml"},
 		{"a feature of this model is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: must not set the field(s): spec.template.spec.tolerations`, ""), 400, kit.ExitUsage, `kubectl patch configmap config-features -n knative-serving --type merge -p '{"data":{"kubernetes.podspec-tolerations":"enabled"}}'`},
 		{"a feature is off", "deploy -f " + file, noName, status(400, "BadRequest", `admission webhook denied the request: validation failed: HostPath volume support is disabled`, ""), 400, kit.ExitUsage, "thaw-knative doctor"},
 		{"too long", "deploy -f " + file, noName, status(400, "BadRequest", `expected 0 <= 900 <= 600: spec.template.spec.timeoutSeconds`, ""), 400, kit.ExitUsage, "--request-timeout"},
@@ -249,11 +250,11 @@ func TestPartlyDone(t *testing.T) {
 	}))
 	defer server.Close()
 	file := write(t, "two.yaml", model+"---\n"+strings.Replace(model, "qwen", "other", 1))
-	for form, want := range map[string]string{"table": "default/qwen created\n", "name": "default/qwen\n", "yaml": "- name: default/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
+	for form, want := range map[string]string{"table": "ml/qwen created\n", "name": "ml/qwen\n", "yaml": "- name: ml/qwen\n  outcome: created\n", "json": `"outcome": "created"`} {
 		out, errs, exit := thaw(t, nil, "deploy", "-f", file, "--thaw-image", "example.com/thaw:1", "-o", form, "--kubeconfig",
 			kubeconfig(t, server.URL))
 		if exit != kit.ExitDenied || !strings.Contains(out, want) || strings.Contains(out, "other") ||
-			!strings.Contains(errs, "default/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
+			!strings.Contains(errs, "ml/other: exceeded quota") || !strings.Contains(errs, "warning: mind") || strings.Contains(errs, "\x1b") {
 			t.Errorf("%s: exit %d\n%s%s", form, exit, out, errs)
 		}
 	}
@@ -276,10 +277,10 @@ func TestThawImage(t *testing.T) {
 		want                   string // of the output
 		applied                string // image
 	}{
-		{name: "of the controller", controller: installed, want: "default/qwen created", applied: "example.com/thaw:7"},
+		{name: "of the controller", controller: installed, want: "ml/qwen created", applied: "example.com/thaw:7"},
 		{name: "printed", controller: installed, args: "--dry-run -o yaml", want: "image: example.com/thaw:7"},
-		{name: "a flag", controller: installed, args: "--thaw-image mine", want: "default/qwen created", applied: "mine"},
-		{name: "a variable", controller: installed, env: map[string]string{"THAW_IMAGE": "mine"}, want: "default/qwen created", applied: "mine"},
+		{name: "a flag", controller: installed, args: "--thaw-image mine", want: "ml/qwen created", applied: "mine"},
+		{name: "a variable", controller: installed, env: map[string]string{"THAW_IMAGE": "mine"}, want: "ml/qwen created", applied: "mine"},
 		{name: "not installed", args: "--skip-preflight", exit: kit.ExitNotFound, want: "the image of thaw is not known: thaw is not installed"},
 		{name: "not to be read", controller: "forbidden", exit: kit.ExitDenied, want: "hint: --thaw-image IMAGE, or set THAW_IMAGE"},
 		{name: "another Deployment", controller: `{"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "thaw-controller"}}`, exit: kit.ExitNotFound, want: "has no container controller"},
@@ -393,5 +394,36 @@ func TestExample(t *testing.T) {
 	}
 	if typed < 6 {
 		t.Errorf("only %d lines of the page were tried", typed)
+	}
+}
+
+// TestNamespaceOfContext: a model without a namespace goes where kubectl would put it: into
+// the namespace of -n, else of its file, else of the kubeconfig's context.
+func TestNamespaceOfContext(t *testing.T) {
+	config, err := os.ReadFile(kubeconfig(t, "http://127.0.0.1:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := string(config)
+	own := strings.Replace(model, "name: qwen", "name: qwen, namespace: team-b", 1)
+	for _, x := range []struct{ name, config, model, args, want string }{
+		{"of the context", in, model, "", "ml"},
+		{"of the file", in, own, "", "team-b"},
+		{"default in the file", in, strings.Replace(own, "team-b", "default", 1), "", "default"},
+		{"of the flag", in, model, "-n team-c", "team-c"},
+		{"none anywhere", strings.Replace(in, `, "namespace": "ml"`, "", 1), model, "", "default"},
+		{"no kubeconfig", "", model, "", "default"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			env := write(t, "kubeconfig", x.config)
+			if x.config == "" {
+				env = filepath.Join(t.TempDir(), "none")
+			}
+			args := append([]string{"deploy", "-f", write(t, "m.yaml", x.model), "--dry-run", "-o", "yaml", "--thaw-image", "mine", "--gpu-memory", "80Gi",
+				"--kubeconfig", env}, strings.Fields(x.args)...)
+			if out, errs, exit := thaw(t, nil, args...); exit != 0 || !strings.Contains(out, "  namespace: "+x.want+"\n") {
+				t.Errorf("exit %d, want namespace %s:\n%s%s", exit, x.want, out, errs)
+			}
+		})
 	}
 }

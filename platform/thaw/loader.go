@@ -115,8 +115,8 @@ func openLoaderStore(c cli.LoaderConfig, log *slog.Logger) (store *nodestore.Sto
 		}
 		peerURL = peers.URL
 	}
-	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, Peering: peers, Copies: true, Private: true,
-		Log: log})
+	store, err = nodestore.Open(nodestore.Options{Node: c.Node, Data: c.Store, Budget: c.Bytes, KeepPercent: c.KeepFree, Peering: peers,
+		Copies: true, Private: true, Log: log})
 	if err != nil {
 		err = &kit.Error{Err: err, Hint: "--store DIR names a folder that this user may write"}
 	}

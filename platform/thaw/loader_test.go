@@ -80,7 +80,7 @@ func stallingTiny(t *testing.T) *stalling {
 // loaderOf starts a loader in its own process.
 func loaderOf(t *testing.T, store string, log io.Writer, args ...string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", "n1", "--addr", "off", "--allow-local"}, args...)...)
+	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", "n1", "--addr", "off", "--allow-local", "--keep-free", "0"}, args...)...)
 	c.Stderr = log
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -355,6 +355,7 @@ func TestLoaderSettings(t *testing.T) {
 		{"--ahead-for 0s", "ahead-for"},
 		{"--peer http://x:1 --certs " + certs, "--peer"},
 		{"--store-bytes much", "store-bytes"},
+		{"--keep-free 101", "keep-free: 101 is no percentage"},
 		{"--store /tmp/" + strings.Repeat("x", 100), "socket"},
 	} {
 		out, errs, code := verb(t, append([]string{"loader", "--store", t.TempDir()}, strings.Fields(x.args)...)...)

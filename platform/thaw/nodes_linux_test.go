@@ -157,7 +157,7 @@ func stageFromLoader(t *testing.T, store, source string, on func(controlstream.S
 // aLoader starts the loader of one of several nodes.
 func aLoader(t *testing.T, name, store string, args ...string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", name, "--addr", "off", "--allow-local", "--peer-addr", "127.0.0.1:0", "--advertise", "127.0.0.1"}, args...)...)
+	c := exec.Command(os.Args[0], append([]string{"loader", "--store", store, "--node", name, "--addr", "off", "--allow-local", "--keep-free", "0", "--peer-addr", "127.0.0.1:0", "--advertise", "127.0.0.1"}, args...)...)
 	log := &journal{}
 	c.Stdout, c.Stderr = log, log
 	if err := c.Start(); err != nil {

@@ -406,7 +406,7 @@ type reply struct {
 	err    error
 }
 
-var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 100 * time.Second}
+var web = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Minute}
 
 func (p *platform) do(method, path, body string, header ...string) reply {
 	req, err := http.NewRequest(method, p.url+path, strings.NewReader(body))

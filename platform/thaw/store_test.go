@@ -97,7 +97,21 @@ func TestPullWithoutServer(t *testing.T) {
 	}
 	blobs.Fault(nil)
 
-	out, errs, code := verb(t, "pull", source, "--data", data)
+	// What came of it is seen, and can be removed; without that the next pull goes on from it.
+	unfinished := func(data string) bool {
+		out, _, _ := verb(t, "cache", "ls", "--data", data)
+		return strings.Contains(out, "unfinished") && strings.Contains(out, source)
+	}
+	copied := filepath.Join(t.TempDir(), "copied")
+	if err := os.CopyFS(copied, os.DirFS(data)); err != nil || !unfinished(data) || !unfinished(copied) {
+		t.Errorf("an unfinished download is not listed (%v)", err)
+	}
+	out, errs, code := verb(t, "cache", "rm", "tiny", "--data", copied)
+	if code != 0 || !strings.Contains(out, "removed") || unfinished(copied) {
+		t.Errorf("cache rm of an unfinished download: %d %s%s", code, out, errs)
+	}
+
+	out, errs, code = verb(t, "pull", source, "--data", data)
 	folder := lastLine(out)
 	if code != 0 {
 		t.Fatalf("%d %s%s", code, out, errs)
@@ -119,6 +133,9 @@ func TestPullWithoutServer(t *testing.T) {
 		t.Errorf("%d %s (%d ranges were read)", code, out, len(blobs.Gets())-before)
 	}
 
+	if unfinished(data) {
+		t.Error("finished, and listed as unfinished")
+	}
 	if out, _, _ = verb(t, "cache", "ls", "--data", data); !strings.Contains(out, "pinned") || !strings.Contains(out, source) {
 		t.Errorf("cache ls says %s", out)
 	}

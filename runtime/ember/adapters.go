@@ -113,7 +113,8 @@ func (s *server) loadAdapter(e *engine, w http.ResponseWriter, r *http.Request) 
 	a, err := llama.OpenAdapter(g.Path, &e.model.Config, s.o.MaxRank)
 	s.adapters.finish(g.Name, a)
 	if err != nil {
-		return invalidRequest("lora_path", "invalid_adapter", "the adapter %s cannot be loaded: %v", g.Name, err)
+		return invalidRequest("lora_path", "invalid_adapter", "the adapter %s cannot be loaded: %v (engine: vllm may take it; peft's "+
+			"merge_and_unload makes a model of it)", g.Name, err)
 	}
 	s.o.Log.Info("adapter loaded", "adapter", g.Name, "rank", a.Rank, "bytes", a.Bytes)
 	writeText(w, "Success: LoRA adapter '"+g.Name+"' added successfully.")

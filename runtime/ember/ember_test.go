@@ -789,8 +789,13 @@ func TestLoadErrors(t *testing.T) {
 		want    string // in the last line
 	}{
 		{"no config", remove("config.json"), "config.json: no such file"},
-		{"no weights", remove("model.safetensors"), "has neither model.safetensors nor"},
-		{"no tokenizer", remove("tokenizer.json"), "tokenizer.json: no such file"},
+		{"no weights", remove("model.safetensors"), "error: checkpoint: "},
+		{"no tokenizer", remove("tokenizer.json"), "has no tokenizer.json: copy the model's own"},
+		{"sentencepiece", func(dir string) {
+			if err := os.Rename(filepath.Join(dir, "tokenizer.json"), filepath.Join(dir, "tokenizer.model")); err != nil {
+				t.Fatal(err)
+			}
+		}, "has tokenizer.model and no tokenizer.json, which ember reads alone: AutoTokenizer"},
 		{"truncated weights", edit("model.safetensors", func(b []byte) []byte { return b[:len(b)-100] }), "it was cut short"},
 		{"truncated header", edit("model.safetensors", func(b []byte) []byte { return b[:50] }), "it was cut short"},
 		{"empty weights", edit("model.safetensors", func(b []byte) []byte { return nil }), "0 bytes are too few"},
@@ -799,7 +804,21 @@ func TestLoadErrors(t *testing.T) {
 		{"wrong shape", replaceText("config.json", `"intermediate_size": 128`, `"intermediate_size": 64`), "config.json asks for [64 64]"},
 		{"wrong dtype", edit("model.safetensors", func(b []byte) []byte { return bytes.Replace(b, []byte(`"dtype":"BF16"`), []byte(`"dtype":"F16" `), 1) }), "dtype F16 is not supported"},
 		{"architecture", replaceText("config.json", "LlamaForCausalLM", "MambaForCausalLM"), "architecture MambaForCausalLM is not supported"},
-		{"config no JSON", edit("config.json", func(b []byte) []byte { return b[:10] }), "config.json: unexpected end of JSON"},
+		{"config no JSON", edit("config.json", func(b []byte) []byte { return b[:10] }), "config.json: line 2, column 9: it ends in the middle"},
+		{"untied without a head", replaceText("config.json", `"tie_word_embeddings": true`, `"tie_word_embeddings": false`), "tensor lm_head.weight is missing; where the embedding is the head too, config.json has tie_word_embeddings: true"},
+		{"a text for a number", replaceText("config.json", `"hidden_size": 64`, `"hidden_size": "64"`), "config.json: `hidden_size` is a string, not a whole number"},
+		{"a text for a list", replaceText("config.json", `"architectures": [`, `"architectures": "LlamaForCausalLM", "x": [`), "config.json: `architectures` is a string, not a list"},
+		{"a list for rope", replaceText("config.json", `"rope_theta"`, `"rope_scaling": [1], "rope_theta"`), "`rope_scaling` is a list, not an object"},
+		{"rope without a factor", replaceText("config.json", `"rope_theta"`, `"rope_scaling": {"type": "linear"}, "rope_theta"`), "rope_scaling linear: factor is 0, "},
+		{"eos", replaceText("config.json", `"rope_theta"`, `"eos_token_id": "2", "rope_theta"`), "eos_token_id: it is a string, not a whole number"},
+		{"generation config", func(dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte("{\"temperature\": 0.0,\n}"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, "generation_config.json: line 1, column 20: invalid character ','"},
+		{"templates", replaceText("tokenizer_config.json", `"chat_template": `, `"chat_template": {"a": 1}, "x": `), "chat_template: is neither a text nor a list of templates"},
+		{"no default", replaceText("tokenizer_config.json", `"chat_template": `, `"chat_template": [{"name": "rag", "template": ""}], "x": `), "no template is named default (there are: rag)"},
+		{"Unigram", replaceText("tokenizer.json", `"type": "BPE"`, `"type": "Unigram", "vocab": [["a", 0.5]], "x": 1`), `type "Unigram" is not supported`},
 		{"rope", replaceText("config.json", `"rope_theta"`, `"rope_scaling": {"rope_type": "yarn", "factor": 2.0}, "rope_theta"`), `rope_scaling "yarn" is not supported`},
 		{"quantized", replaceText("config.json", `"rope_theta"`, `"quantization_config": {"bits": 4}, "rope_theta"`), "quantized weights are not supported"},
 		{"tokenizer no JSON", edit("tokenizer.json", func(b []byte) []byte { return b[:len(b)/2] }), "vocab: jsontext: unexpected EOF"},

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/runtime/ember/bpe"
@@ -27,12 +29,17 @@ type loadedModel struct {
 
 // loadModel reads the folder. The tokenizer (mostly parsing) and the weights (mostly
 // waiting for pages) are read side by side; percent is called with the progress of the weights.
-func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel, error) {
+func loadModel(ctx context.Context, o *Options, percent func(int)) (_ *loadedModel, err error) {
 	if st, err := os.Stat(o.Model); err != nil {
 		return nil, err
 	} else if !st.IsDir() {
 		return nil, fmt.Errorf("%s is not a folder", o.Model)
 	}
+	defer func() { // an error of what the folder holds, not of a flag or the machine, begins so
+		if _, ofSystem := errors.AsType[syscall.Errno](err); err != nil && !ofSystem && strings.Contains(err.Error(), o.Model) {
+			err = fmt.Errorf("checkpoint: %w", err)
+		}
+	}()
 	cfg, err := llama.ReadConfig(o.Model)
 	if err != nil {
 		return nil, err
@@ -44,6 +51,9 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel
 	tokenizer := make(chan parsed, 1)
 	go func() { // bounded by the size of the file
 		t, err := bpe.Load(filepath.Join(o.Model, "tokenizer.json"))
+		if errors.Is(err, os.ErrNotExist) {
+			err = noTokenizer(o.Model)
+		}
 		tokenizer <- parsed{t, err}
 	}()
 	c := &loadedModel{maxLen: cfg.MaxPos}
@@ -81,9 +91,21 @@ func loadModel(ctx context.Context, o *Options, percent func(int)) (*loadedModel
 	return c, nil
 }
 
+// noTokenizer is the error of a folder without a tokenizer.json.
+func noTokenizer(dir string) error {
+	for _, other := range []string{"tokenizer.model", "vocab.json"} {
+		if _, err := os.Stat(filepath.Join(dir, other)); err == nil {
+			return fmt.Errorf("%s has %s and no tokenizer.json, which ember reads alone: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) "+
+				"of transformers writes one", dir, other)
+		}
+	}
+	return fmt.Errorf("%s has no tokenizer.json: copy the model's own beside its config.json", dir)
+}
+
 func (m *loadedModel) rest(o *Options, cfg *llama.Config) (err error) {
 	if m.tok.Size > cfg.Vocab {
-		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d", o.Model, m.tok.Size-1, cfg.Vocab)
+		return fmt.Errorf("%s: tokenizer.json has tokens up to %d, config.json's vocab_size is %d: it is another model's, or tokens were "+
+			"added that the weights lack", o.Model, m.tok.Size-1, cfg.Vocab)
 	}
 	if m.template, err = chat.Load(o.Model, o.ChatTemplate); err != nil {
 		return err

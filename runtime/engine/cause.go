@@ -94,7 +94,7 @@ func NameConfinement(cause string) string {
 // RootCause returns one line on why an engine ended, from the end of its log, and what
 // helps where that is known; how, the kind of its exit, is used if the log has no cause.
 func RootCause(tail, how string) string {
-	tail = shim.ReplaceAllString(escapes.ReplaceAllString(tail, ""), "")
+	tail = keyForm.ReplaceAllString(shim.ReplaceAllString(escapes.ReplaceAllString(tail, ""), ""), "$1…")
 	kept := withoutBorne(tail)
 	if cause := knownCause(kept); cause != "" {
 		return advise(cause)
@@ -123,6 +123,9 @@ func RootCause(tail, how string) string {
 	}
 	return advise(clipLine(how + "; it wrote nothing"))
 }
+
+// keyForm is a replica's key or a token of Hugging Face: engines print their arguments, and clients read causes.
+var keyForm = regexp.MustCompile(`\b(sk-|hf_)[A-Za-z0-9_-]{16,}`)
 
 // knownCause is the first of knownCauses that a log has; "" if it has none.
 func knownCause(tail string) string {

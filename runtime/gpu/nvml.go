@@ -27,6 +27,8 @@ func openNVML(lib nvml.Interface, control string) (driver, string, error) {
 		return nil, "no GPUs: no driver", nil
 	case ret == nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		err = fmt.Errorf("%w: the driver's library is of another version than its kernel module: restart the machine", err)
+	case ret == nvml.ERROR_UNKNOWN, ret == nvml.ERROR_NO_PERMISSION:
+		err = fmt.Errorf("%w: the devices cannot be opened; a container loses them by systemctl daemon-reload of its host: restart it", err)
 	}
 	return nil, "no GPUs: " + err.Error(), err
 }

@@ -109,7 +109,7 @@ func machine(cards ...*mock.Device) *mock.Interface {
 		InitFunc:     func() nvml.Return { return nvml.SUCCESS },
 		ShutdownFunc: func() nvml.Return { return nvml.SUCCESS },
 		ErrorStringFunc: func(r nvml.Return) string {
-			return map[nvml.Return]string{nvml.ERROR_GPU_IS_LOST: "GPU is lost", nvml.ERROR_LIB_RM_VERSION_MISMATCH: "Driver/library version mismatch"}[r]
+			return map[nvml.Return]string{nvml.ERROR_GPU_IS_LOST: "GPU is lost", nvml.ERROR_UNKNOWN: "Unknown Error", nvml.ERROR_LIB_RM_VERSION_MISMATCH: "Driver/library version mismatch"}[r]
 		},
 		DeviceGetCountFunc: func() (int, nvml.Return) { return len(cards), nvml.SUCCESS },
 		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
@@ -141,6 +141,7 @@ func TestOpen(t *testing.T) {
 		{"no module", nvml.ERROR_DRIVER_NOT_LOADED, "no GPUs: no driver", false, "/dev/null"},
 		{"broken", nvml.ERROR_GPU_IS_LOST, "no GPUs: NVML: GPU is lost", true, "/nowhere"},
 		{"a container without the library", nvml.ERROR_LIBRARY_NOT_FOUND, "no GPUs: NVML's library is not here, though /dev/null is: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility", true, "/dev/null"},
+		{"a container that lost its GPUs", nvml.ERROR_UNKNOWN, "no GPUs: NVML: Unknown Error: the devices cannot be opened; a container loses them by systemctl daemon-reload of its host: restart it", true, "/nowhere"},
 		{"a library of another version", nvml.ERROR_LIB_RM_VERSION_MISMATCH, "no GPUs: NVML: Driver/library version mismatch: the driver's library is of another version than its kernel module: restart the machine", true, "/nowhere"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -111,7 +111,8 @@ func (s *adapterSet) load(ctx context.Context, name string) error {
 	}
 	e := s.assigned.Spec.Engine
 	if can, _ := engine.Supports(e); !can {
-		return &functions.AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters", name, e)}
+		return &functions.AdapterError{Code: AdapterInvalid, Message: fmt.Sprintf("adapter %s: engine %s loads no adapters while it "+
+			"runs: vllm and ember do; llamacpp takes args: [--lora, FILE]", name, e)}
 	}
 	for {
 		s.mu.Lock()

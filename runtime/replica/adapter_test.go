@@ -89,6 +89,10 @@ func TestInspect(t *testing.T) {
 		{name: "its weights are larger than it says", rank: 32, modules: one, change: config(`{"r":8}`), err: "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight has shape [32 4], which is no rank of at most 16"},
 		{name: "a larger rank in a pattern", rank: 8, modules: one, change: config(`{"r":8,"rank_pattern":{"q_proj":64}}`), err: "its rank is 64 and the engine takes 16 at most"},
 		{name: "a smaller rank in a pattern", rank: 64, modules: one, change: config(`{"r":64,"rank_pattern":{"v_proj":8}}`), err: "its rank is 64 and the engine takes 16 at most"},
+		{name: "a folder of checkpoints", rank: 8, modules: one, change: func(d string) {
+			os.Mkdir(filepath.Join(d, "checkpoint-600"), 0o755)
+			os.Rename(filepath.Join(d, "adapter_config.json"), filepath.Join(d, "checkpoint-600", "adapter_config.json"))
+		}, err: "not a LoRA adapter: it has no adapter_config.json (name checkpoint-600 below it)"},
 		{name: "no config", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_config.json")) }, err: "not a LoRA adapter: it has no adapter_config.json"},
 		{name: "no weights", rank: 8, modules: one, change: func(d string) { os.Remove(filepath.Join(d, "adapter_model.safetensors")) }, err: "there is no adapter_model.safetensors in it"},
 		{name: "config is no JSON", rank: 8, modules: one, change: config(`r: 8`), err: "adapter_config.json: "},
@@ -101,7 +105,7 @@ func TestInspect(t *testing.T) {
 		{name: "truncated", rank: 8, modules: one, change: weights("\x40\x00\x00\x00\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the file has 10 bytes and its header alone should have 72: it was cut short"},
 		{name: "empty", rank: 8, modules: one, change: weights(""), err: "adapter_model.safetensors: the file has 0 bytes, too few for a header"},
 		{name: "endless header", rank: 8, modules: one, change: weights("\xff\xff\xff\xff\x00\x00\x00\x00{}"), err: "adapter_model.safetensors: the header claims 4294967295 bytes; at most 16777216 are read"},
-		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights"},
+		{name: "no LoRA in it", rank: 8, err: "adapter_model.safetensors holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) among 0 tensors"},
 		{name: "a rank of three numbers", rank: 8, change: func(d string) {
 			write(t, filepath.Join(d, "adapter_model.safetensors"), func(w io.Writer) error {
 				return tensors.Write(w, "F32", []tensors.Source{{Name: "x.lora_A.weight", Shape: []int{8, 2, 2}, Data: make([]float32, 32)},
@@ -182,19 +186,24 @@ func (l *library) lists() (staged, released string) {
 	return strings.Join(l.staged, " "), strings.Join(l.released, " ")
 }
 
-func TestAdapterForModel(t *testing.T) {
-	for files, want := range map[string]bool{
-		"adapter_config.json adapter_model.safetensors": true, "adapter_config.json config.json model.safetensors": false,
-		"adapter_config.json m.gguf": false, "adapter_config.json params.json": false, "model.safetensors": false, "": false,
+// TestOtherForModel: an adapter in the place of a model is refused, and GGUF before engines of safetensors.
+func TestOtherForModel(t *testing.T) {
+	const adapter, gguf = "under adapters", "engine: llamacpp"
+	for files, words := range map[string]string{
+		"adapter_config.json adapter_model.safetensors": adapter, "adapter_config.json config.json model.safetensors": "",
+		"adapter_config.json m.gguf": gguf, "m.gguf": gguf, "m.gguf config.json": "", "adapter_config.json params.json": "",
+		"model.safetensors": "", "": "",
 	} {
+		want := words != ""
 		dir := filepath.Join(t.TempDir(), "a[1]") // no pattern
 		for _, name := range append(strings.Fields(files), "x") {
 			write(t, filepath.Join(dir, name), func(io.Writer) error { return nil })
 		}
-		for e, want := range map[functions.Engine]bool{functions.EngineVLLM: want, functions.EngineEmber: want, functions.EngineCommand: false} {
+		for e, want := range map[functions.Engine]bool{functions.EngineVLLM: want, functions.EngineEmber: want, functions.EngineSGLang: want,
+			functions.EngineCommand: false, functions.EngineLlamaCpp: words == adapter} {
 			released := 0
 			for _, c := range []Checkpoint{{Path: dir}, {Path: dir, Release: func() { released++ }}} {
-				if err := checkStaged(e, c, nil).err; (err != nil) != want || err != nil && !strings.Contains(err.Error(), "under adapters") {
+				if err := checkStaged(e, c, nil).err; (err != nil) != want || err != nil && !strings.Contains(err.Error(), words) {
 					t.Errorf("%s of %s: %v", files, e, err)
 				}
 			}
@@ -393,7 +402,8 @@ func TestLoadAdapter(t *testing.T) {
 		load(t, l, "a", AdapterUnavailable, "adapter a: ")
 	})
 	run("an engine without", func(o *Options) { o.Spec.Engine = functions.EngineSGLang }, func(t *testing.T, lib *library, l *replicaRun) {
-		load(t, l, "a", AdapterInvalid, "adapter a: engine sglang loads no adapters")
+		load(t, l, "a", AdapterInvalid, "adapter a: engine sglang loads no adapters while it runs: vllm and ember do; llamacpp takes "+
+			"args: [--lora, FILE]")
 	})
 	run("ended while it is staged", nil, func(t *testing.T, lib *library, l *replicaRun) {
 		lib.slow = time.Hour

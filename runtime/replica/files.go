@@ -60,10 +60,10 @@ func (f *stagedFiles) stage(ctx context.Context, req StageRequest, early bool) s
 	return checkStaged(req.Engine, c, err)
 }
 
-// checkStaged is the result of a staging, refused if it is an adapter in the place of a model.
+// checkStaged is the result of a staging, refused if its engine cannot read what the source is.
 func checkStaged(e functions.Engine, c Checkpoint, err error) stagingResult {
 	if err == nil {
-		if err = refuseAdapter(e, c.Path); err != nil && c.Release != nil {
+		if err = refuseSource(e, c.Path); err != nil && c.Release != nil {
 			c.Release()
 		}
 	}

@@ -22,15 +22,23 @@ const defaultRank = 16
 // headLimit bounds the header of an adapter's weights.
 const headLimit = 16 << 20
 
-// refuseAdapter returns an error for a LoRA adapter in the place of a model: engines say only
-// that it has no config.json.
-func refuseAdapter(e functions.Engine, dir string) error {
+// refuseSource returns an error for a LoRA adapter in the place of a model, and for GGUF before an
+// engine that reads none: engines say only that there is no config.json.
+func refuseSource(e functions.Engine, dir string) error {
 	isThere := func(pattern string) bool {
 		found, _ := fs.Glob(os.DirFS(dir), pattern)
 		return len(found) > 0
 	}
-	isModel := isThere("config.json") || isThere("*.gguf") || isThere("params.json")
-	if e == functions.EngineCommand || isModel || !isThere("adapter_config.json") {
+	switch {
+	case e == functions.EngineCommand || isThere("config.json") || isThere("params.json"):
+		return nil
+	case isThere("*.gguf"):
+		if e == functions.EngineLlamaCpp {
+			return nil
+		}
+		return fmt.Errorf("the source holds GGUF and no config.json, and %s reads safetensors: engine: llamacpp, or the model in safetensors",
+			e)
+	case !isThere("adapter_config.json"):
 		return nil
 	}
 	return errors.New("the source is a LoRA adapter (adapter_config.json and no config.json), not a model: " +
@@ -51,10 +59,14 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 	}
 	err = pythonjson.ReadFile(filepath.Join(dir, "adapter_config.json"), 1<<20, &c)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", errors.New("not a LoRA adapter: it has no adapter_config.json (name the folder that peft's save_pretrained wrote)")
+		fix := "name the folder that peft's save_pretrained wrote"
+		if below, _ := fs.Glob(os.DirFS(dir), "*/adapter_config.json"); len(below) > 0 {
+			fix = "name " + filepath.Dir(below[0]) + " below it"
+		}
+		return "", fmt.Errorf("not a LoRA adapter: it has no adapter_config.json (%s)", fix)
 	}
 	if err != nil {
-		return "", fmt.Errorf("adapter_config.json: %w", err)
+		return "", fmt.Errorf("adapter_config.json: %w (mend it, or copy the file again)", err)
 	}
 	rank := c.Rank
 	for _, r := range c.Ranks {
@@ -101,7 +113,9 @@ func inspectAdapter(dir string, declared, maximum int) (note string, err error) 
 		}
 	}
 	if pairs == 0 {
-		return "", errors.New("adapter_model.safetensors holds no LoRA weights (….lora_A.weight)")
+		names := functions.ConvertAll(tensors[:min(1, len(tensors))], func(t safetensors.Tensor) string { return t.Name })
+		return "", fmt.Errorf("adapter_model.safetensors holds no LoRA weights (….lora_A.weight, as peft's save_pretrained names them) among "+
+			"%d tensors %v", len(tensors), names)
 	}
 	if len(broken) > 0 {
 		slices.Sort(broken)

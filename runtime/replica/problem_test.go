@@ -13,11 +13,15 @@ import (
 // troubledNode is a node whose source is asked again for 20 s.
 type troubledNode struct {
 	fakeNode
-	left string // what is wrong with the source when the staging ends
+	came functions.Bytes // of 9 MiB, before that
+	left string          // what is wrong with the source when the staging ends
 }
 
 func (n *troubledNode) Stage(ctx context.Context, req StageRequest, progress func(have, total functions.Bytes)) (Checkpoint, error) {
 	req.Problem("asked again: 429")
+	if n.came > 0 {
+		progress(n.came, 9<<20)
+	}
 	select {
 	case <-time.After(20 * time.Second):
 	case <-ctx.Done():
@@ -35,14 +39,17 @@ func TestProblemOfAStaging(t *testing.T) {
 		name, left, note string
 		stage            time.Duration
 		failed           string
+		came             functions.Bytes
 	}{
 		{name: "the source answers", stage: time.Minute},
 		{name: "files of before", left: "those staged before are used", note: "those staged before are used", stage: time.Minute},
 		{name: "the deadline", stage: 10 * time.Second, note: "asked again: 429", failed: "stage: not staged within 10s (deadlines.stage): asked again: 429"},
+		{name: "the deadline on the way", stage: 10 * time.Second, came: 5 << 20, note: "asked again: 429",
+			failed: "stage: not staged within 10s (deadlines.stage), 5 MiB of 9 MiB came: asked again: 429"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := &troubledNode{left: tc.left}
+				n := &troubledNode{left: tc.left, came: tc.came}
 				o := n.options()
 				o.Stager, o.Spec.Deadlines.Stage = n, functions.Duration(tc.stage)
 				l := startReplica(t, o, New)

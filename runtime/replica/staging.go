@@ -19,11 +19,15 @@ func (r *Replica) staging(ctx context.Context) state {
 	limit := r.o.Spec.Deadlines.Stage.Std()
 	sctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() {
-		if _, _, problem := r.files.progress(); problem != "" {
-			cancel(fmt.Errorf("not staged within %s (deadlines.stage): %s", limit, problem))
-			return
+		text := fmt.Sprintf("not staged within %s (deadlines.stage)", limit)
+		have, total, problem := r.files.progress()
+		if total > 0 {
+			text += fmt.Sprintf(", %s of %s came", have.Human(), total.Human())
 		}
-		cancel(fmt.Errorf("not staged within %s (deadlines.stage)", limit))
+		if problem != "" {
+			text += ": " + problem
+		}
+		cancel(errors.New(text))
 	})
 	stop := func() { timer.Stop(); cancel(nil) }
 	defer func() {

@@ -1,8 +1,7 @@
 package supervisor
 
 import (
-	"encoding/binary"
-	"encoding/hex"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -105,12 +104,17 @@ func parentOf(pid int) (int, bool) {
 // Listening lists the addresses at which the group of a process accepts TCP connections.
 func Listening(group int) (addresses []string) {
 	listeners := map[string]string{} // by what a descriptor of theirs leads to
-	for _, table := range []string{"tcp", "tcp6"} {
-		b, _ := os.ReadFile("/proc/net/" + table)
-		for line := range strings.Lines(string(b)) {
-			const address, state, inode, listen = 1, 3, 9, "0A" // see proc_pid_net(5)
-			if f := strings.Fields(line); len(f) > inode && f[state] == listen {
-				listeners["socket:["+f[inode]+"]"] = parseAddress(f[address])
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	const listen = 10 // TCP_LISTEN
+	//lint:ignore SA1019 netlink is quicker with many thousand connections; this is read a few times as an engine starts
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
+		lines, _ := read()
+		for _, l := range lines {
+			if l.St == listen {
+				listeners[fmt.Sprintf("socket:[%d]", l.Inode)] = net.JoinHostPort(l.LocalAddr.String(), strconv.FormatUint(l.LocalPort, 10))
 			}
 		}
 	}
@@ -118,11 +122,8 @@ func Listening(group int) (addresses []string) {
 		if stat.PGRP != group {
 			continue
 		}
-		p, err := procfs.NewProc(stat.PID)
-		if err != nil {
-			continue // it has ended
-		}
-		targets, _ := p.FileDescriptorTargets()
+		p, _ := fs.Proc(stat.PID)
+		targets, _ := p.FileDescriptorTargets() // of one that has ended: none
 		for _, to := range targets {
 			if a := listeners[to]; a != "" && !slices.Contains(addresses, a) {
 				addresses = append(addresses, a)
@@ -130,17 +131,6 @@ func Listening(group int) (addresses []string) {
 		}
 	}
 	return addresses
-}
-
-// parseAddress reads an address of /proc/net/tcp: words of the host's byte order and a port, in hexadecimal.
-func parseAddress(text string) string {
-	host, port, _ := strings.Cut(text, ":")
-	ip, _ := hex.DecodeString(host)
-	for word := range slices.Chunk(ip, 4) {
-		binary.NativeEndian.PutUint32(word, binary.BigEndian.Uint32(word))
-	}
-	n, _ := strconv.ParseUint(port, 16, 16)
-	return net.JoinHostPort(net.IP(ip).String(), strconv.FormatUint(n, 10))
 }
 
 // hasEnvironment reports whether a process was started with this NAME=VALUE.

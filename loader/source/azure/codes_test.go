@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -35,6 +36,20 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 		if !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d %s: %v\nlacks %s", c.status, c.code, err, c.want)
 		}
+	}
+}
+
+// TestAttempts: what each member of the chain of identities lacks is in one line, with a cause
+// that has a line of its own.
+func TestAttempts(t *testing.T) {
+	err := errors.New(strings.Join([]string{"DefaultAzureCredential: failed to acquire a token.", "Attempted credentials:",
+		"\tEnvironmentCredential: missing environment variable X", "\tClientSecretCredential: server response error:",
+		"\t\t Get \"https://h/\": refused", "\tB authentication failed. ", "\t\tGET http://h", "\t\tRESPONSE 400",
+		"\tC: none. See https://aka.ms/x. To troubleshoot, visit https://aka.ms/y"}, "\n"))
+	const want = `EnvironmentCredential: missing environment variable X; ClientSecretCredential: server response error: ` +
+		`Get "https://h/": refused; B authentication failed; C: none`
+	if got := attempts(err); got != want {
+		t.Error(got)
 	}
 }
 

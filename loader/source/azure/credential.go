@@ -173,8 +173,12 @@ func (s *Source) accessWithSAS(p blobLocation, endpoint, sas, how string, opts *
 			ends = t
 		}
 	}
+	lacks := ""
+	if sp := fields.Get("sp"); sp != "" && (!strings.Contains(sp, "r") || !strings.Contains(sp, "l")) {
+		lacks = fmt.Sprintf("it has sp=%.20s: ", sp)
+	}
 	return s.access(p, endpoint, client, err, containerAccess{how: "the SAS of " + how, ends: ends,
-		fix: "make a SAS for this container with read and list (sp=rl) that has not expired, and put it in " + how})
+		fix: lacks + "make a SAS for this container with read and list (sp=rl) that has not expired, and put it in " + how})
 }
 
 // access completes an access with the client that was made for it; err is of that.

@@ -195,9 +195,17 @@ func TestExpiredSAS(t *testing.T) {
 		t.Cleanup(s.Close)
 		_, err := s.Plan(t.Context(), "az://abc/www/m", nil)
 		if err == nil || !strings.Contains(err.Error(), "the SAS of AZURE_STORAGE_SAS_TOKEN, "+want) && want != "" ||
-			want == "" && strings.Contains(err.Error(), "expired at") || !strings.Contains(err.Error(), "put it in AZURE_STORAGE_SAS_TOKEN") {
+			want == "" && (strings.Contains(err.Error(), "expired at") || strings.Contains(err.Error(), "it has sp=")) ||
+			!strings.Contains(err.Error(), "put it in AZURE_STORAGE_SAS_TOKEN") {
 			t.Errorf("%s: %v", ends, err)
 		}
+	}
+	s := New(Options{Endpoint: srv.URL, Getenv: func(name string) string {
+		return map[string]string{"AZURE_STORAGE_ACCOUNT": "abc", "AZURE_STORAGE_SAS_TOKEN": "sp=r&sig=x"}[name]
+	}})
+	t.Cleanup(s.Close)
+	if _, err := s.Plan(t.Context(), "az://abc/www/m", nil); err == nil || !strings.Contains(err.Error(), "(it has sp=r: make a SAS for this container with read and list (sp=rl)") {
+		t.Error(err)
 	}
 }
 

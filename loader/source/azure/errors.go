@@ -12,6 +12,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader/source"
 	"github.com/thaw-dev/thaw/loader/source/httpsource"
 )
@@ -27,8 +28,12 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 	switch {
 	case noIdentity(err):
 		e.Kind, e.Detail, e.Fix = source.Denied, "no identity of this machine returned a token for "+p.describe(), a.setUp
-		if failed, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
-			addWords(e, failed.RawResponse)
+		if tried := attempts(err); tried != "" {
+			e.Detail += ": " + tried
+		}
+		if failed, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok && failed.RawResponse != nil &&
+			failed.RawResponse.Request != nil {
+			e.Detail += ": " + httpsource.Refusal(failed.RawResponse)
 		}
 		return e
 	case !ok:
@@ -42,16 +47,39 @@ func sdkError(ctx context.Context, p blobLocation, a *containerAccess, name stri
 	return responseError(p, a, name, r)
 }
 
+// attempts returns why each member of the chain of identities has none.
+func attempts(err error) string {
+	var out []string
+	text := strings.ReplaceAll(err.Error(), ":\n\t\t ", ": ") // a cause in a line of its own
+	for line := range strings.SplitSeq(text, "\n") {
+		if words, ok := strings.CutPrefix(line, "\t"); ok && !strings.HasPrefix(words, "\t") {
+			for _, more := range []string{". To troubleshoot", ". See http", "  To troubleshoot"} {
+				words, _, _ = strings.Cut(words, more)
+			}
+			out = append(out, functions.Shorten(httpsource.CleanWords(words, nil), 300))
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
 // responseError converts a refusal of the service.
 func responseError(p blobLocation, a *containerAccess, name string, r *azcore.ResponseError) error {
 	status, code := r.StatusCode, r.ErrorCode
 	e := &source.Error{Source: p.String(), File: name, Detail: fmt.Sprintf("%s: %d", p.describe(), status)}
+	redirect := ""
+	if r.RawResponse != nil {
+		redirect = httpsource.Redirect(r.RawResponse)
+		e.Detail += redirect
+	}
 	if code != "" && len(code) < 60 {
 		e.Detail += " " + strconv.QuoteToASCII(code)
 	}
 	switch {
 	case status == 407: // of a proxy
 		e.Kind = source.Denied
+		if r.RawResponse != nil {
+			e.Fix = httpsource.ProxyLogin(r.RawResponse.Header)
+		}
 	case status == 401 || status == 403:
 		e.Kind, e.Fix = source.Denied, a.fix
 		e.Detail += ", with " + a.how
@@ -85,6 +113,8 @@ func responseError(p blobLocation, a *containerAccess, name string, r *azcore.Re
 		e.Fix = fix + a.fix
 	} else if fix != "" {
 		e.Fix = fix
+	} else if redirect != "" {
+		e.Fix = "name that server as BlobEndpoint in " + connectionVariable + ", if it is meant"
 	} else if e.Kind == source.Refused && e.Fix == "" {
 		e.Fix = "Azure's list of Blob Storage error codes has the reason"
 	}

@@ -22,25 +22,36 @@ import (
 	"github.com/thaw-dev/thaw/testkit/azuretest"
 )
 
-// TestRefusedIdentity: what the endpoint of a machine's identities says is in the error.
+// TestRefusedIdentity: what the endpoint of a machine's identities says is in the error, and what
+// the others lack.
 func TestRefusedIdentity(t *testing.T) {
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusBadRequest)
-		fmt.Fprint(w, `{"error":"invalid_request","error_description":"Multiple user assigned identities exist, please specify the clientId / resourceId of the identity in the token request"}`)
-	}))
-	defer endpoint.Close()
-	for k, v := range map[string]string{"IDENTITY_ENDPOINT": endpoint.URL, "IDENTITY_HEADER": "CANARY", "AZURE_CLIENT_ID": "", "AZURE_TENANT_ID": "", "AZURE_FEDERATED_TOKEN_FILE": "", "PATH": t.TempDir()} {
-		if t.Setenv(k, v); v == "" {
-			os.Unsetenv(k)
+	for answer, want := range map[string]string{
+		`{"error":"invalid_request","error_description":"Multiple user assigned identities exist, please specify the clientId / resourceId"}`: " answered 400: Multiple user assigned identities exist, please specify the clientId / resourceId (set AZURE",
+		"Failed to look up the identity\nat node x": " answered 400: Failed to look up the identity (set AZURE",
+		"": " answered 400 (set AZURE", "of CANARY": " answered 400 (set AZURE", "<html>": " answered 400 (set AZURE",
+	} {
+		endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, answer)
+		}))
+		defer endpoint.Close()
+		for k, v := range map[string]string{"IDENTITY_ENDPOINT": endpoint.URL, "IDENTITY_HEADER": "CANARY", "AZURE_CLIENT_ID": "", "AZURE_TENANT_ID": "", "AZURE_FEDERATED_TOKEN_FILE": "", "PATH": t.TempDir()} {
+			if t.Setenv(k, v); v == "" {
+				os.Unsetenv(k)
+			}
 		}
-	}
-	s := azure.New(azure.Options{Getenv: func(string) string { return "" }})
-	defer s.Close()
-	_, err := s.Plan(t.Context(), "az://account1/weights/m", nil)
-	if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), "Multiple user assigned identities exist") ||
-		!strings.Contains(err.Error(), "AZURE_CLIENT_ID") {
-		t.Errorf("%v", err)
+		s := azure.New(azure.Options{Getenv: func(string) string { return "" }})
+		defer s.Close()
+		_, err := s.Plan(t.Context(), "az://account1/weights/m", nil)
+		for _, want := range []string{`prefix "m": EnvironmentCredential: missing environment variable AZURE_TENANT_ID; WorkloadIdentityCredential: no client ID`,
+			"ManagedIdentityCredential authentication failed: " + endpoint.Listener.Addr().String() + want, "AZURE_CLIENT_ID names one"} {
+			if source.KindOf(err) != source.Denied || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v\nlacks %s", err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "CANARY") {
+			t.Error(err)
+		}
 	}
 }
 

@@ -14,7 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
+	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/functions/weightsets"
 	"github.com/thaw-dev/thaw/loader/source"
 )
@@ -52,8 +54,15 @@ func openFolder(folder string) (openedFolder, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder",
-			"paths in a model file are relative to that file; the hub is hf://ORG/REPO")
+		if to, err := os.Readlink(folder); err == nil {
+			return openedFolder{}, source.Fail(source.NotFound, fmt.Sprintf("is a link to %q, which is not there", functions.Clip(to)),
+				"name the folder itself, or make the link anew")
+		}
+		fix := "paths in a model file are relative to that file; the hub is hf://ORG/REPO"
+		if near := source.NearestPath(folder); near != "" {
+			fix = fmt.Sprintf("there is %q, whose name is written otherwise", near)
+		}
+		return openedFolder{}, source.Fail(source.NotFound, "there is no such folder", fix)
 	case errors.Is(err, fs.ErrPermission):
 		return openedFolder{}, unreadable("the folder may not be read", err)
 	case err != nil:
@@ -166,10 +175,20 @@ func (l *listing) list(ctx context.Context, at, name string, above []fs.FileInfo
 
 func (l *listing) add(ctx context.Context, at, name string, e fs.DirEntry, above []fs.FileInfo) error {
 	hidden := strings.HasPrefix(e.Name(), ".")
-	if e.IsDir() {
-		if hidden {
-			return nil
+	switch {
+	case name == ".cache" && e.IsDir(): // huggingface_hub downloads below it
+		unfinished, _ := fs.Glob(l.root.FS(), at+"/huggingface/download/*.incomplete") // of a pattern that is valid
+		for _, u := range unfinished {
+			l.plan.Left = append(l.plan.Left,
+				source.LeftOut{Name: name + strings.TrimPrefix(u, at), Reason: "is of a download that has not finished"})
 		}
+		return nil
+	case hidden && e.IsDir():
+		return nil
+	case e.IsDir() && !utf8.ValidString(name): // which fs.FS does not read
+		l.plan.Left = append(l.plan.Left, source.LeftOut{Name: name, Reason: "is a folder whose name is not UTF-8"})
+		return nil
+	case e.IsDir():
 		return l.list(ctx, at, name, above)
 	}
 	to, fi, err := l.find(at)
@@ -210,9 +229,14 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	if err != nil {
 		if fi, lerr := f.root.Lstat(at); lerr == nil && fi.Mode()&fs.ModeSymlink != 0 && errors.Is(err, fs.ErrNotExist) {
 			if f.hub {
-				return "", nil, &source.Error{Kind: source.Missing, Detail: "links to a blob that is not in the cache: the download was not finished"}
+				return "", nil, source.Fail(source.Missing, fmt.Sprintf("links to %q, a blob that is not in the cache: the download was not "+
+					"finished", f.target(at)), "download it again, such as by hf download ORG/REPO")
 			}
-			return "", nil, &source.Error{Kind: source.Missing, Detail: "is a link to a file that is not there", Fix: copyLinks}
+			detail := fmt.Sprintf("is a link to %q, which is not there", f.target(at))
+			if p, ok := errors.AsType[*fs.PathError](err); ok {
+				detail += fmt.Sprintf(": there is no %q", p.Path)
+			}
+			return "", nil, source.Fail(source.Missing, detail, copyLinks)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
@@ -224,7 +248,8 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 	inside := err == nil && filepath.IsLocal(to) &&
 		(f.sub == "." || to == f.sub || strings.HasPrefix(to, f.sub+"/") || f.hub && path.Dir(to) == "blobs")
 	if !inside {
-		return "", nil, &source.Error{Kind: source.Refused, Detail: "is a link that leads out of the folder", Fix: copyLinks}
+		return "", nil, &source.Error{Kind: source.Refused, Fix: copyLinks,
+			Detail: fmt.Sprintf("is a link that leads out of the folder, to %q", functions.Clip(real))}
 	}
 	fi, err := f.root.Lstat(to)
 	switch {
@@ -234,6 +259,12 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 		return "", nil, &source.Error{Kind: source.Refused, Detail: "is not a plain file", Fix: "put the file itself there"}
 	}
 	return to, fi, nil
+}
+
+// target is what a link says.
+func (f openedFolder) target(at string) string {
+	to, _ := f.root.Readlink(at) // it was one when it was looked at
+	return functions.Clip(to)
 }
 
 func version(fi fs.FileInfo) string {

@@ -42,6 +42,7 @@ func TestBadFolders(t *testing.T) {
 	must(os.Symlink("none", at("folder/model.safetensors")))
 	must(os.MkdirAll(at("out"), 0o700))
 	must(os.Symlink("../file", at("out/model.safetensors")))
+	must(os.Symlink("/nowhere/model", at("dead")))
 	must(os.MkdirAll(at("pipes"), 0o700))
 	must(syscall.Mkfifo(at("pipes/model.safetensors"), 0o600))
 	for name, want := range map[string]struct {
@@ -49,11 +50,15 @@ func TestBadFolders(t *testing.T) {
 		text string
 	}{
 		"none":                       {source.NotFound, "no such folder"},
+		"Folder":                     {source.NotFound, `there is "` + at("folder") + `", whose name is written otherwise`},
+		"fol\u200bder/x":             {source.NotFound, "no such folder (there is "},
+		`fol\der`:                    {source.NotFound, `there is "` + at("folder")},
 		"file/x":                     {source.Broken, "not a directory"},
+		"dead":                       {source.NotFound, `is a link to "/nowhere/model", which is not there`},
 		"pipe":                       {source.BadSource, "neither a folder nor a plain file"},
 		"models--o--r":               {source.BadSource, "snapshots/abc below it"},
-		"models--o--r/snapshots/abc": {source.Missing, "the download was not finished"},
-		"folder":                     {source.Missing, "cp -aL"},
+		"models--o--r/snapshots/abc": {source.Missing, `links to "../../blobs/none", a blob that is not in the cache: the download was not finished`},
+		"folder":                     {source.Missing, `is a link to "none", which is not there: there is no "` + at("folder/none")},
 		"out":                        {source.Refused, "leads out of the folder"},
 		"pipes":                      {source.Refused, "not a plain file"},
 	} {
@@ -61,6 +66,53 @@ func TestBadFolders(t *testing.T) {
 		if source.KindOf(err) != want.kind || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), "file://"+at(name)) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestUnfinishedFiles: what a copy and a download left in a folder is in its listing.
+func TestUnfinishedFiles(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"config.json", ".model.safetensors.Ab12Cd", ".m.gguf.zZ09_x", ".cache/huggingface/download/model.safetensors.abc.incomplete",
+		".cache/huggingface/download/model.safetensors.metadata", ".cache/other/x.incomplete", "sub/.cache/huggingface/download/x.incomplete"} {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan, err := (Source{}).Plan(t.Context(), "file://"+folder, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(plan.Names(), " ")
+	want := ".m.gguf.zZ09_x .model.safetensors.Ab12Cd config.json .cache/huggingface/download/model.safetensors.abc.incomplete"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for name, want := range map[string]string{".model.safetensors.Ab12Cd": "copy the file again", ".cache/huggingface/download/model.safetensors.abc.incomplete": "finish it"} {
+		if got := source.WithoutWeights([]string{"config.json", name}, "-"); !strings.Contains(got, name+" is of a ") || !strings.HasSuffix(got, want) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestFolderNotInUTF8: a folder of a name that is not UTF-8 is left out, and the others are listed.
+func TestFolderNotInUTF8(t *testing.T) {
+	folder := t.TempDir()
+	for _, name := range []string{"bad\xe9/x.json", "ok/y.json", "z.json"} {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Skip("this file system has names in UTF-8 alone:", err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plan, err := (Source{}).Plan(t.Context(), "file://"+folder, nil)
+	if got := strings.Join(plan.Names(), " "); err != nil || got != "ok/y.json z.json bad\xe9" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

@@ -130,7 +130,7 @@ func TestRecordOfFolders(t *testing.T) {
 			plan, err := (Source{}).Plan(t.Context(), "file://"+filepath.Join(top, location), also)
 			fmt.Fprintf(&found, "folder %s, %v\n", plain(Source{}.Folder("file://"+filepath.Join(top, location))), plain(fmt.Sprint(err)))
 			for _, l := range plan.Left {
-				fmt.Fprintf(&found, "\tleft %s: %s\n", l.Name, l.Reason)
+				fmt.Fprintf(&found, "\tleft %s: %s\n", l.Name, plain(l.Reason))
 			}
 			for _, f := range plan.Files {
 				body, err := (Source{}).Read(t.Context(), f, 1, 3)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/thaw-dev/thaw/loader/source"
 )
 
 // TestRefusalsNameAWayOut: a bucket whose requester pays, and a request that is refused for its
@@ -20,10 +22,12 @@ func TestRefusalsNameAWayOut(t *testing.T) {
 		"accessNotConfigured": "enable the Cloud Storage JSON API",
 		"resourceIsEncryptedWithCustomerEncryptionKey": "a key of the customer's own",
 		"cloudKmsPermissionDenied":                     "restore the key in Cloud KMS",
+		"userRateLimitExceeded":                        "it asks for fewer requests",
 	} {
 		r := &http.Response{StatusCode: 400, Header: http.Header{},
 			Body: io.NopCloser(strings.NewReader(`{"error":{"errors":[{"reason":"` + reason + `"}]}}`))}
-		if err := responseError(r, bucketLocation{Name: "b"}, "", s.tokens); !strings.Contains(err.Error(), want) {
+		err := responseError(r, bucketLocation{Name: "b"}, "", s.tokens)
+		if !strings.Contains(err.Error(), want) || (source.KindOf(err) == source.Unavailable) != strings.Contains(reason, "RateLimit") {
 			t.Errorf("%s: %v\nlacks %s", reason, err, want)
 		}
 	}

@@ -73,18 +73,28 @@ func TestMetadataServer(t *testing.T) {
 	host := strings.TrimPrefix(srv.URL, "http://")
 	k := newTokens(func(name string) string { return map[string]string{"GCE_METADATA_HOST": host}[name] }, false, scopeRead)
 	t.Cleanup(k.close)
-	if token, err := k.get(t.Context()); token != "" || err != nil || !k.anonymous || k.describe() != "no credentials" {
+	if token, err := k.get(t.Context()); token != "" || err != nil || !k.anonymous ||
+		k.describe() != "no credentials: the metadata server: "+host+" answered 200, without Metadata-Flavor: Google" {
 		t.Errorf("%q, %v, %+v", token, err, k)
 	}
-	for _, bad := range []func(w http.ResponseWriter){
-		func(w http.ResponseWriter) { w.WriteHeader(500) },
-		func(w http.ResponseWriter) { fmt.Fprint(w, "{") },
-		func(w http.ResponseWriter) { fmt.Fprint(w, `{"expires_in":10}`) },
-		func(w http.ResponseWriter) { w.WriteHeader(500); fmt.Fprint(w, `{"access_token":"t","expires_in":10}`) },
+	for _, x := range []struct {
+		bad  func(w http.ResponseWriter)
+		want string
+	}{
+		{func(w http.ResponseWriter) { w.WriteHeader(500) }, " answered 500"},
+		{func(w http.ResponseWriter) { fmt.Fprint(w, "{") }, " answered 200 without a token"},
+		{func(w http.ResponseWriter) { fmt.Fprint(w, `{"expires_in":10}`) }, " answered 200 without a token"},
+		{func(w http.ResponseWriter) { w.WriteHeader(500); fmt.Fprint(w, `{"access_token":"t","expires_in":10}`) }, " answered 500"},
+		{func(w http.ResponseWriter) {
+			http.Error(w, "Unable to generate access token; IAM returned 403 Forbidden: Permission 'iam.serviceAccounts.getAccessToken' "+
+				"denied on resource (or it may not exist).\nSee https://cloud.google.com/kubernetes-engine/docs", http.StatusForbidden)
+		}, " answered 403: Unable to generate access token; IAM returned 403 Forbidden: Permission 'iam.serviceAccounts.getAccessToken' " +
+			"denied on resource (or it may not exist)"},
 	} {
-		answer = func(w http.ResponseWriter) { w.Header().Set("Metadata-Flavor", "Google"); bad(w) }
+		answer = func(w http.ResponseWriter) { w.Header().Set("Metadata-Flavor", "Google"); x.bad(w) }
 		k.reset()
-		if token, err := k.get(t.Context()); token != "" || err == nil || k.anonymous || k.describe() != "the identity of this machine" {
+		if token, err := k.get(t.Context()); token != "" || err == nil || k.anonymous || k.describe() != "the identity of this machine" ||
+			!strings.HasSuffix(err.Error(), host+x.want) {
 			t.Errorf("%q, %v, %+v", token, err, k)
 		}
 	}
@@ -149,7 +159,10 @@ func TestCredentialsFile(t *testing.T) {
 	} {
 		k := newTokens(func(name string) string { return x.env[name] }, false, scopeRead)
 		err := k.findCredentials()
-		if (k.file != nil) != x.found || (err != nil) != x.fails || k.describe() != x.how {
+		ofFile := x.found && strings.HasPrefix(k.describe(), x.how+" (\""+folder) &&
+			strings.HasSuffix(k.describe(), "\", of type authorized_user)")
+		if (k.file != nil) != x.found || (err != nil) != x.fails ||
+			k.describe() != x.how && !ofFile {
 			t.Errorf("%v: found %v, %v, %s", x.env, k.file != nil, err, k.describe())
 		}
 		k.close()

@@ -41,10 +41,7 @@ func New(o Options) *Source {
 			emulator = "http://" + emulator
 		}
 		s.endpoint = strings.TrimRight(emulator, "/")
-		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
-			u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "STORAGE_EMULATOR_HOST"+httpsource.Quote(emulator)+" is not a host or an http URL", "such as http://127.0.0.1:4443")
-		}
+		_, s.configError = httpsource.ParseEndpoint("STORAGE_EMULATOR_HOST", emulator, "GOOGLE_APPLICATION_CREDENTIALS", "http://127.0.0.1:4443")
 	}
 	none := emulator != "" && o.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "" && !o.Identity
 	s.tokens, s.writes = newTokens(o.Getenv, none, scopeRead), newTokens(o.Getenv, none, scopeWrite)
@@ -107,7 +104,7 @@ func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) 
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), Fix: howTo,
+		return &source.Error{Kind: source.Denied, Source: p.String(), Fix: cmp.Or(typeFixes[tokens.credentialsType()], howTo),
 			Detail: fmt.Sprintf("no token could be fetched with %s: %v", tokens.describe(), err)}
 	}
 	if token != "" {
@@ -211,7 +208,7 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 		} `json:"error"`
 	}
 	_ = json.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
-	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
+	e.Detail = fmt.Sprintf("bucket %s: %d%s", p.Name, r.StatusCode, httpsource.Redirect(r))
 	reason := ""
 	if len(body.Error.Errors) > 0 && len(body.Error.Errors[0].Reason) < 60 {
 		reason = body.Error.Errors[0].Reason
@@ -238,7 +235,9 @@ func responseError(r *http.Response, p bucketLocation, name string, shown *token
 	case 304:
 		e.Kind = source.Changed
 	}
-	e.Fix = cmp.Or(reasonFixes[reason], e.Fix)
+	if e.Fix = cmp.Or(reasonFixes[reason], e.Fix); reason == "rateLimitExceeded" || reason == "userRateLimitExceeded" { // with any status
+		e.Kind, e.Busy, e.Fix = source.Unavailable, true, ""
+	}
 	return e
 }
 

@@ -44,13 +44,14 @@ type tokens struct {
 	anonymous bool       // nothing is shown
 	origin    string
 	file      oauth2.TokenSource // of a credentials file
+	fileType  google.CredentialsType
 	token     string
 	until     time.Time
 }
 
 func newTokens(env func(string) string, emulated bool, scope string) *tokens {
 	t := &tokens{env: env, scope: scope, http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
+		Proxy: httpsource.ProxyFor, DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
 		IdleConnTimeout: 10 * time.Second, TLSClientConfig: &tls.Config{RootCAs: httpsource.Roots()},
 	}}}
 	if v := env("THAW_GCS_ANONYMOUS"); emulated || strings.EqualFold(v, "true") || v == "1" {
@@ -143,7 +144,8 @@ func (t *tokens) findCredentials() error {
 	if err != nil {
 		return fmt.Errorf("%sof type %s is not complete: %s", at, kind.Type, httpsource.CleanWords(err.Error(), nil))
 	}
-	t.file = cred.TokenSource
+	t.file, t.fileType = cred.TokenSource, kind.Type
+	t.origin += fmt.Sprintf(" (%q, of type %s)", functions.Shorten(name, 300), kind.Type)
 	return nil
 }
 
@@ -190,10 +192,13 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 	t.origin = "the identity of this machine"
 	r, err := direct.Do(req)
 	if err != nil || r.Header.Get("Metadata-Flavor") != "Google" {
+		t.anonymous, t.origin = true, "no credentials: the metadata server: "
 		if err == nil {
+			t.origin += httpsource.Refusal(r) + ", without Metadata-Flavor: Google"
 			r.Body.Close()
+		} else {
+			t.origin += httpsource.NoAnswer(err).Detail
 		}
-		t.anonymous, t.origin = true, "no credentials"
 		if other := httpsource.Misnamed(t.env, "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CREDENTIALS", "GOOGLE_APPLICATION_CREDENTIALS_JSON",
 			"GCP_SERVICE_ACCOUNT_KEY"); other != "" {
 			t.origin += ": " + strings.TrimSuffix(other, "; ")
@@ -201,13 +206,16 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		return "", errors.New("the metadata server: " + httpsource.Refusal(r))
+	}
 	var tok struct {
 		Token     string `json:"access_token"`
 		ExpiresIn int    `json:"expires_in"`
 	}
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 64<<10))
-	if err != nil || r.StatusCode != http.StatusOK || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
-		return "", fmt.Errorf("the metadata server answers %d %s", r.StatusCode, httpsource.MessageOf(raw))
+	if err != nil || json.Unmarshal(raw, &tok) != nil || tok.Token == "" {
+		return "", fmt.Errorf("the metadata server %s answered 200 without a token", host)
 	}
 	t.store(tok.Token, time.Duration(tok.ExpiresIn)*time.Second)
 	return t.token, nil
@@ -217,7 +225,7 @@ func (t *tokens) fetchFromMetadata(ctx context.Context) (string, error) {
 func (t *tokens) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.file, t.token = nil, ""
+	t.file, t.fileType, t.token = nil, "", ""
 	if strings.HasPrefix(t.origin, "no credentials") {
 		t.anonymous = false
 	}
@@ -227,6 +235,22 @@ func (t *tokens) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return cmp.Or(t.origin, "no credentials")
+}
+
+// credentialsType is the type of the credentials file in use; "" without one.
+func (t *tokens) credentialsType() google.CredentialsType {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.fileType
+}
+
+// typeFixes is what helps where credentials of a type give no token.
+var typeFixes = map[google.CredentialsType]string{
+	google.ServiceAccount:                "the key may be deleted, or this machine's clock wrong: set the clock, or make a new key of that service account",
+	google.AuthorizedUser:                "log in again: gcloud auth application-default login",
+	google.ImpersonatedServiceAccount:    "give the account that impersonates the role Service Account Token Creator, or log in again",
+	google.ExternalAccount:               "check its credential_source, the provider, its audience and the role Workload Identity User",
+	google.ExternalAccountAuthorizedUser: "log in again: gcloud auth application-default login",
 }
 
 func (t *tokens) close() { t.http.CloseIdleConnections() }

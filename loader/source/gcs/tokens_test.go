@@ -22,6 +22,7 @@ import (
 	"golang.org/x/oauth2/google"
 
 	"github.com/thaw-dev/thaw/loader/source"
+	"github.com/thaw-dev/thaw/testkit"
 	"github.com/thaw-dev/thaw/testkit/sourcetest"
 )
 
@@ -219,6 +220,50 @@ func TestEncodedObjects(t *testing.T) {
 	for pattern, want := range map[string]source.Kind{"": "", "*.bin": source.Corrupt, "*.txt": ""} {
 		if f, err := fileOf(p, o, source.Globs{pattern}); source.KindOf(err) != want || want == "" && f.Name != "a/x.bin" {
 			t.Errorf("%q: %+v, %v", pattern, f, err)
+		}
+	}
+}
+
+// TestFixesByType: credentials that give no token are named with their file, and with what helps
+// for their type.
+func TestFixesByType(t *testing.T) {
+	tokens := testkit.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`, http.StatusBadRequest)
+	}))
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := map[string]any{"type": "service_account", "client_email": "a@b", "token_uri": tokens.URL,
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}))}
+	for _, c := range []struct {
+		file map[string]any
+		want string
+	}{
+		{account, "service_account): Invalid JWT Signature (the key may be deleted, or this machine's clock wrong"},
+		{map[string]any{"type": "impersonated_service_account", "source_credentials": account,
+			"service_account_impersonation_url": tokens.URL + "/v1/projects/-/serviceAccounts/a@b:generateAccessToken"},
+			"impersonated_service_account): Invalid JWT Signature (give the account that impersonates the role Service Account Token Creator"},
+	} {
+		b, err := json.Marshal(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(t.TempDir(), "key.json")
+		if err := os.WriteFile(name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := New(Options{Getenv: func(v string) string { return map[string]string{"GOOGLE_APPLICATION_CREDENTIALS": name}[v] }})
+		t.Cleanup(s.Close)
+		_, err = s.Plan(t.Context(), "gs://bucket/a", nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("GOOGLE_APPLICATION_CREDENTIALS (%q, of type", name)) {
+			t.Errorf("%v\nlacks %s", err, c.want)
+		}
+	}
+	for kind, want := range map[google.CredentialsType]string{google.AuthorizedUser: "gcloud auth application-default login", google.ExternalAccount: "Workload Identity User"} {
+		if !strings.Contains(typeFixes[kind], want) {
+			t.Errorf("%s: %s", kind, typeFixes[kind])
 		}
 	}
 }

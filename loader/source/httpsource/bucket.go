@@ -37,6 +37,10 @@ func ParseBucket(scheme, location string, longest int) (Bucket, error) {
 	b := Bucket{Scheme: scheme}
 	b.Name, b.Prefix, _ = strings.Cut(rest, "/")
 	b.Prefix = strings.Trim(b.Prefix, "/")
+	if strings.Contains(b.Name, ":") {
+		return Bucket{}, source.Fail(source.BadSource, fmt.Sprintf("%.80q is an ARN, or names a tenant", b.Name), "name the bucket alone, a "+
+			"tenant's with the keys of that tenant, or the alias of an access point: "+scheme+"://ALIAS/PREFIX").At(location, "")
+	}
 	if len(b.Name) > longest || !bucketName.MatchString(b.Name) || strings.Contains(b.Name, "..") {
 		return bad(fmt.Sprintf("%.80q is not the name of a bucket", b.Name))
 	}

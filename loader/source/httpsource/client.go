@@ -1,12 +1,18 @@
 package httpsource
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpproxy"
 )
 
 // Conns bounds the connections to one host: an account serves some 60 MB/s on each,
@@ -43,7 +49,7 @@ func Client(o Options) *http.Client {
 	}
 	d := &net.Dialer{KeepAlive: 15 * time.Second, Control: limitReceiveBuffer, Resolver: o.resolver}
 	t := &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
+		Proxy:                  ProxyFor,
 		OnProxyConnectResponse: checkConnect,
 		TLSHandshakeTimeout:    handshakeTimeout,
 		ResponseHeaderTimeout:  headerTimeout,
@@ -82,4 +88,15 @@ func Client(o Options) *http.Client {
 		c.CheckRedirect = checkRedirect(o.Trust)
 	}
 	return c
+}
+
+// ProxyFor returns the environment's proxy, and none for a metadata service, which is one hop away.
+// ALL_PROXY is that of both schemes, where they have none of their own.
+func ProxyFor(req *http.Request) (*url.URL, error) {
+	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
+		return nil, nil
+	}
+	c, all := httpproxy.FromEnvironment(), cmp.Or(os.Getenv("ALL_PROXY"), os.Getenv("all_proxy"))
+	c.HTTPProxy, c.HTTPSProxy = strings.TrimSpace(cmp.Or(c.HTTPProxy, all)), strings.TrimSpace(cmp.Or(c.HTTPSProxy, all))
+	return c.ProxyFunc()(req.URL)
 }

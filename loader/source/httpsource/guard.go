@@ -221,7 +221,7 @@ func checkRedirect(t *HostTrust) func(req *http.Request, via []*http.Request) er
 	return func(req *http.Request, via []*http.Request) error {
 		switch {
 		case len(via) > maxRedirects:
-			return &source.Error{Kind: source.Refused, Detail: "redirects too often"}
+			return source.Fail(source.Refused, "redirects too often", "name the address at the end of the redirects")
 		case req.URL.Scheme != "https" && (req.URL.Scheme != "http" || via[len(via)-1].URL.Scheme == "https"):
 			return source.Fail(source.Refused, "redirects from https to "+functions.Clip(req.URL.Scheme+"://"+req.URL.Host),
 				"name the https address that it is at")

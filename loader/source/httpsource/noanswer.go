@@ -30,7 +30,7 @@ func NoAnswer(err error) *source.Error {
 			host = at.Host + ": "
 		}
 	}
-	if o, ok := errors.AsType[*net.OpError](err); ok && o.Op == "proxyconnect" {
+	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "proxyconnect" || strings.HasPrefix(o.Op, "socks")) {
 		host, fix = "the proxy: ", "check the proxy that HTTPS_PROXY names; NO_PROXY names hosts that are asked without it"
 	}
 	if d, fix := tlsMistake(err); d != "" {
@@ -45,6 +45,9 @@ func NoAnswer(err error) *source.Error {
 // CheckNetwork is the way out where a server gives no answer.
 const CheckNetwork = "check the host's name and this machine's network"
 
+// Late is the cause of a request whose answer did not come in time.
+const Late = "no answer in time"
+
 // checkConnect refuses what a proxy answers to CONNECT, but for 200.
 func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.Response) error {
 	kind, fix := source.Refused, "let it through there; NO_PROXY names hosts that are asked without the proxy"
@@ -52,14 +55,32 @@ func checkConnect(_ context.Context, proxy *url.URL, req *http.Request, r *http.
 	case r.StatusCode == http.StatusOK:
 		return nil
 	case r.StatusCode == http.StatusProxyAuthRequired:
-		kind, fix = source.Denied, proxyLogin
+		kind, fix = source.Denied, ProxyLogin(r.Header)
 	case r.StatusCode >= 500:
 		kind = source.Unavailable
 	}
-	return source.Fail(kind, fmt.Sprintf("the proxy %s answered %d for %s", proxy.Host, r.StatusCode, req.Host), fix)
+	words := CleanWords(r.Header.Get("X-Squid-Error"), nil)
+	return source.Fail(kind, strings.TrimSuffix(fmt.Sprintf("the proxy %s answered %d for %s: %s", proxy.Host, r.StatusCode, req.Host, words),
+		": "), fix)
 }
 
-const proxyLogin = "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
+// ProxyLogin is the way out where a proxy asks for a login, by the schemes that its answer names.
+func ProxyLogin(h http.Header) string {
+	var schemes []string
+	for _, challenge := range h.Values("Proxy-Authenticate") {
+		scheme, _, _ := strings.Cut(challenge, " ")
+		if strings.EqualFold(scheme, "Basic") {
+			schemes = nil
+			break
+		}
+		schemes = append(schemes, functions.Clip(scheme))
+	}
+	if len(schemes) > 0 {
+		return "the proxy asks for a login by " + strings.Join(schemes, " or ") + ", which is not spoken here: name a local proxy " +
+			"in HTTPS_PROXY that logs in there, such as px or cntlm"
+	}
+	return "the proxy asks for a login: HTTPS_PROXY=http://NAME:PASSWORD@HOST:PORT"
+}
 
 // tlsMistake describes what is wrong with a certificate or a port, and its way out; "" where
 // the error is another.
@@ -69,6 +90,12 @@ func tlsMistake(err error) (detail, fix string) {
 	}
 	if r, ok := errors.AsType[tls.RecordHeaderError](err); ok && r.Conn != nil {
 		return "the port does not speak TLS", "name its TLS port, or use http:// (for a trusted host: " + HostsVariable + ")"
+	}
+	for _, alert := range []string{"tls: protocol version not supported", "tls: server selected unsupported protocol version",
+		"tls: handshake failure", "tls: unrecognized name"} {
+		if strings.Contains(err.Error(), alert) {
+			return alert, "the server has to speak TLS 1.2 or newer with a common cipher, and to know that name"
+		}
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		by := ""
@@ -142,7 +169,7 @@ func cause(err error) string {
 		return o.Op + ": " + o.Err.Error()
 	}
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return "no answer in time"
+		return Late
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the connection was closed"

@@ -91,6 +91,10 @@ func TestTLSMistakes(t *testing.T) {
 		{"another name", secure(good), "weights.example", trusts(good), `its certificate is not for "weights.example"`, "a name that is in the certificate"},
 		{"expired", secure(old), "models.example", trusts(old), "has expired", "clock"},
 		{"a plain HTTP server", serve((*httptest.Server).Start), "models.example", nil, "the port answers without TLS", "http://"},
+		{"TLS 1.1", serve(func(s *httptest.Server) {
+			s.TLS = &tls.Config{Certificates: []tls.Certificate{good}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
+			s.StartTLS()
+		}), "models.example", trusts(good), "protocol version not supported", "has to speak TLS 1.2 or newer"},
 		{"a server of something else", l.Addr().String(), "models.example", nil, "does not speak TLS", "its TLS port"},
 	} {
 		client := Client(Options{Roots: x.roots, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {

@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,8 @@ func Send(ctx context.Context, c *http.Client, method, url, location, file strin
 // ResponseBody returns the body of an answer if it is the requested one; otherwise it
 // closes it.
 func ResponseBody(r *http.Response, a RangeRequest) (io.ReadCloser, error) {
-	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && a.File.Size <= a.MaxWhole {
+	whole := a.File.Size <= a.MaxWhole || a.Offset == 0 && a.Length == a.File.Size
+	if r.StatusCode == http.StatusOK && r.ContentLength == a.File.Size && whole {
 		return cutRange(r, a)
 	}
 	var err error
@@ -140,6 +142,10 @@ func checkVersion(r *http.Response, a RangeRequest) error {
 		return err
 	}
 	tag := r.Header.Get("ETag")
+	if same, weak := strings.CutPrefix(tag, "W/"); weak && a.ETag != "" && QuoteETag(same) == a.ETag {
+		return source.Fail(source.Changed, "came with a weak ETag (W/), as a proxy marks what it may change",
+			"have what is between pass this host through, without compressing it").At(a.Source, a.File.Name)
+	}
 	if a.ETag != "" && tag != "" && QuoteETag(tag) != a.ETag || a.SameVersion != nil && !a.SameVersion(r.Header) {
 		return a.failure(source.Changed, "was overwritten while it was read")
 	}
@@ -198,7 +204,7 @@ func Status(r *http.Response, location, file string) *source.Error {
 	case code == 401 || code == 403:
 		e.Kind = source.Denied
 	case code == 407:
-		e.Kind, e.Fix = source.Denied, proxyLogin
+		e.Kind, e.Fix = source.Denied, ProxyLogin(r.Header)
 	case code == 404 || code == 410:
 		e.Kind = source.NotFound
 	case code == 412 || code == 416:
@@ -207,13 +213,22 @@ func Status(r *http.Response, location, file string) *source.Error {
 	case code == 408 || code == 425 || code == 429 || code >= 500:
 		e.Kind, e.RetryAfter, e.Busy = source.Unavailable, RetryAfter(r.Header, time.Now()), code == 429 || code == 503
 	case code/100 == 3:
-		e.Detail += ": a redirect that is not followed"
-		if to, err := r.Location(); err == nil {
-			e.Detail += ", to " + functions.Clip(to.Scheme+"://"+to.Host)
+		to := Redirect(r)
+		if e.Detail += cmp.Or(to, notFollowed); to != "" {
 			e.Fix = "name that server in place of this one, if it is meant"
 		}
 	}
 	return e
+}
+
+const notFollowed = ": a redirect that is not followed"
+
+// Redirect describes whereto an answer redirects; "" for one that names no server.
+func Redirect(r *http.Response) string {
+	if to, err := r.Location(); r.StatusCode/100 == 3 && err == nil {
+		return notFollowed + ", to " + functions.Clip(to.Scheme+"://"+to.Host)
+	}
+	return ""
 }
 
 // GoneIsChanged turns "not found" about a listed file into a change.
@@ -307,6 +322,9 @@ func Decode(r *http.Response, limit int64, location string, unmarshal func([]byt
 		return err
 	}
 	if unmarshal(raw, into) != nil {
+		if title := describePage(raw, r.Request); title != "" {
+			problem += ": it is " + title
+		}
 		return &source.Error{Kind: source.Malformed, Source: location, Detail: problem}
 	}
 	return nil

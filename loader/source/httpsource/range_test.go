@@ -1,6 +1,7 @@
 package httpsource
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -10,6 +11,31 @@ import (
 
 	"github.com/thaw-dev/thaw/loader/source"
 )
+
+// TestWeakTag: an ETag that a proxy made weak is said, in place of a change at the source.
+func TestWeakTag(t *testing.T) {
+	r, _ := answer(t.Context(), 206, strings.NewReader("2345"), 4, "Content-Range", "bytes 2-5/10", "ETag", `W/"v1"`)
+	_, err := ResponseBody(r, RangeRequest{Source: "s", File: source.File{Name: "f", Size: 10}, Offset: 2, Length: 4, ETag: `"v1"`})
+	const want = "s: f: came with a weak ETag (W/), as a proxy marks what it may change (have what is between pass this host through, " +
+		"without compressing it)"
+	if err == nil || err.Error() != want {
+		t.Error(err)
+	}
+}
+
+// TestPageForAnswer: a page in place of an API's answer is named by its title.
+func TestPageForAnswer(t *testing.T) {
+	for body, want := range map[string]string{
+		"<html><head><TITLE>\n Captive portal &ndash; log in </TITLE>": "s: not its API: it is a page, \"Captive portal \u2013 log in\" (a proxy",
+		"<html><title> </title>": "s: not its API (a proxy", "{": "s: not its API (a proxy", "<title>of token=x</title>": "s: not its API (a proxy",
+	} {
+		r, _ := answer(t.Context(), 200, strings.NewReader(body), int64(len(body)))
+		var into struct{}
+		if err := Decode(r, 1<<10, "s", json.Unmarshal, &into, "not its API"); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
 
 // TestRangeInChunks: a range whose length stands in Content-Range alone, as proxies and mirrors
 // send it, is read; one with more bytes is cut, one with fewer is short.

@@ -85,8 +85,10 @@ func TestRecordOfWords(t *testing.T) {
 	}
 	for _, body := range []string{
 		`<?xml version="1.0"?><Error><Code>a</Code><Message>The reason.</Message></Error>`, "\ufeff\n<Error><Message>one\ntwo</Message></Error>", "<html><body>no</body></html>",
+		"<!DOCTYPE html><HTML><head><Title lang=en>Just a\n  moment&hellip; </title></head></html>", "<html><title></title></html>", "<html><title>of CANARYkey</title></html>",
 		"<Error><Message>of CANARYkey</Message></Error>", "<Error><Message>https://x/?X-Amz-Signature=1</Message></Error>", "<Error><Message>of CANARYsession</Message></Error>", "<Error><Message>of CANARY/query</Message></Error>",
 		`{"error":{"message":"The reason","code":403}}`, `{"error":"the reason"}`, `{"message":"the reason"}`, `{"detail":"the reason"}`, `{"errors":[{"status":403,"message":"the reason"}]}`, `[]`, `{"error":{}}`, `{"error":[[[["deep"]]]]}`, `{"error`,
+		`{"Code":10010205001,"Message":"the reason","Success":false}`, `{"code":1,"msg":"the reason"}`, `{"message":"","Message":"the reason"}`,
 		`{"error":"invalid_grant","error_description":"the reason"}`,
 	} {
 		r, _ := answer(t.Context(), 403, strings.NewReader(body), int64(len(body)), "Content-Type", "application/octet-stream")

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"html"
 	"io"
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -47,6 +49,9 @@ func Words(r *http.Response) string {
 		var e struct{ Message, AuthenticationErrorDetail string }
 		_ = xml.Unmarshal(b, &e) // a page has no message
 		message = CleanWords(e.Message, r.Request)
+		if message == "" {
+			message = describePage(b, r.Request)
+		}
 		// Azure's detail may hold the string that was signed.
 		if d := CleanWords(e.AuthenticationErrorDetail, r.Request); d != "" && !strings.Contains(strings.ToLower(d), "string to sign") {
 			message = strings.TrimPrefix(message+": "+d, ": ")
@@ -58,6 +63,29 @@ func Words(r *http.Response) string {
 	}
 	return CleanWords(message, r.Request)
 }
+
+// Refusal describes an answer of a service of credentials that is near this machine, whose texts
+// hold no secret: its host, the status and its words.
+func Refusal(r *http.Response) string {
+	b, _ := PeekRefusal(r)
+	words := Words(r)
+	if words == "" && len(b) > 0 && !strings.ContainsRune("<{[", rune(b[0])) {
+		words = CleanWords(string(b), r.Request)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%s answered %d: %s", r.Request.URL.Host, r.StatusCode, words), ": ")
+}
+
+// describePage describes a page by its title; "" for anything else.
+func describePage(b []byte, req *http.Request) string {
+	title := pageTitle.FindSubmatch(b)
+	if title == nil {
+		return ""
+	}
+	words := CleanWords(strings.Join(strings.Fields(html.UnescapeString(string(title[1]))), " "), req)
+	return strings.TrimSuffix(fmt.Sprintf("a page, %q", words), `a page, ""`)
+}
+
+var pageTitle = regexp.MustCompile(`(?is)<title[^>]*>(.*?)</title>`)
 
 // MessageOf returns the message of a refusal that b begins with, in JSON: {"error": {"message":
 // …}} and the like.
@@ -76,7 +104,7 @@ func messageOf(v any, depth int) string {
 			return messageOf(v[0], depth+1)
 		}
 	case map[string]any:
-		for _, name := range []string{"message", "error_description", "detail", "error", "errors"} {
+		for _, name := range []string{"message", "Message", "error_description", "detail", "error", "Error", "errors", "msg", "Msg"} {
 			if text := messageOf(v[name], depth+1); text != "" && depth < 3 {
 				return text
 			}

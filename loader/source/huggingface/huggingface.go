@@ -56,10 +56,9 @@ func New(o Options) *Source {
 	s := &Source{env: o.Getenv, endpoint: "https://huggingface.co", cdn: make(map[string]cdnAddress)}
 	named := o.Getenv("HF_ENDPOINT")
 	if named != "" {
-		s.endpoint = strings.TrimRight(named, "/")
-		if u, err := url.Parse(s.endpoint); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
-			u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource, "HF_ENDPOINT"+httpsource.Quote(named)+" is not an http or https URL", "such as https://huggingface.co")
+		u, err := httpsource.ParseEndpoint("HF_ENDPOINT", named, "HF_TOKEN", "https://huggingface.co")
+		if s.configError = err; err == nil {
+			s.endpoint = u.String()
 		}
 	}
 	s.http = httpsource.Client(httpsource.Options{Trust: httpsource.NewHostTrust(o.Getenv, named), Roots: o.Roots})
@@ -144,7 +143,7 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 			return source.Plan{}, err
 		}
 		if commit = info.SHA; !isCommit(commit) {
-			return source.Plan{}, source.Fail(source.Malformed, "the hub names no commit for the revision", checkBetween).At(p.String(), "")
+			return source.Plan{}, source.Fail(source.Malformed, "the hub names no commit for the revision", s.checkBetween()).At(p.String(), "")
 		}
 	}
 	return source.PlanFolder(p.sub, func() (source.Plan, error) { return s.planTree(ctx, p, api, commit, token, p.sub, nil) },
@@ -229,7 +228,7 @@ func (s *Source) getJSON(ctx context.Context, p repoLocation, at, token string, 
 	}
 	if err := httpsource.Decode(r, maxAnswer, p.String(), json.Unmarshal, into, "the hub's answer is not what its API gives"); err != nil {
 		if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.Malformed {
-			e.Fix = checkBetween
+			e.Fix = s.checkBetween()
 		}
 		return "", err
 	}
@@ -289,7 +288,7 @@ func (s *Source) getFollowing(ctx context.Context, p repoLocation, name, at, tok
 		httpsource.Drain(r)
 		at = to.String()
 	}
-	return nil, source.Fail(source.Refused, "the hub redirects too often", checkBetween).At(p.String(), name)
+	return nil, source.Fail(source.Refused, "the hub redirects too often", s.checkBetween()).At(p.String(), name)
 }
 
 // Read returns a range of a file of the commit that was planned.
@@ -365,7 +364,7 @@ func (s *Source) resolve(ctx context.Context, p repoLocation, f source.File, ful
 			defer httpsource.Drain(r)
 			err := s.responseError(r, p, f.Name, token)
 			if e := err.(*source.Error); e.Kind == source.NotFound { // a commit does not change
-				e.Kind, e.Detail, e.Fix = source.Changed, fmt.Sprintf("is on the hub's list, and its file answers %d", r.StatusCode), checkBetween
+				e.Kind, e.Detail, e.Fix = source.Changed, fmt.Sprintf("is on the hub's list, and its file answers %d", r.StatusCode), s.checkBetween()
 			}
 			return nil, "", err
 		}
@@ -421,21 +420,25 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 		_, place = s.findToken()
 		login = "check that the token of " + cmp.Or(place, "HF_TOKEN") + " may read it"
 	}
-	switch code := r.Header.Get("X-Error-Code"); {
+	if file := s.env("HF_TOKEN_PATH"); token == "" && file != "" {
+		login = fmt.Sprintf("HF_TOKEN_PATH names %q, which gives no token; ", functions.Clip(file)) + login
+	}
+	code := r.Header.Get("X-Error-Code")
+	switch {
 	case code == "GatedRepo":
 		e.Kind, e.Detail = source.Denied, "the repository is gated"
 		e.Fix = fmt.Sprintf("accept its conditions at %s/%s/%s, then %s", s.endpoint, p.org, p.repo, login)
 	case code == "DisabledRepo":
 		e.Kind, e.Detail, e.Fix = source.Denied, "the hub has disabled the repository", "its page on the hub has the reason; take another one"
 	case r.StatusCode == 403 && words != "": // such as a right that the token lacks
-		e.Fix = "if the repository is private or gated, " + login + "; else " + checkBetween
+		e.Fix = "if the repository is private or gated, " + login + "; else " + s.checkBetween()
 	case r.StatusCode == 403 && code == "" && !isJSON(r):
-		e.Detail, e.Fix = "answered 403 and no reason of the hub's", checkBetween+"; if the repository is private "+login
+		e.Detail, e.Fix = "answered 403 and no reason of the hub's", s.checkBetween()+"; if the repository is private "+login
 	case r.StatusCode == 429 && token == "":
 		e.Fix = "the hub answers more requests with a token: set HF_TOKEN"
 	case code == "RevisionNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, fmt.Sprintf("the repository has no revision %.80q", p.rev),
-			"hf://ORG/REPO@REV: a branch, a tag or a commit; a slash in its name is written %2F"
+			"hf://ORG/REPO@REV: a branch, a tag or all 40 digits of a commit; a slash in its name is written %2F"
 	case code == "EntryNotFound":
 		e.Kind, e.Detail, e.Fix = source.NotFound, "there is no such file or folder in the repository", "names are case-sensitive"
 	case r.StatusCode == 401 && code == "" && place != "": // also for public repositories
@@ -453,16 +456,23 @@ func (s *Source) responseError(r *http.Response, p repoLocation, name, token str
 	case r.StatusCode/100 == 3 && e.Fix != "" && s.env("HF_ENDPOINT") != "":
 		e.Fix = "set HF_ENDPOINT to that server, if it is meant"
 	case e.Fix == "" && e.Kind == source.Refused:
-		e.Fix = checkBetween
+		e.Fix = s.checkBetween()
 	}
-	// Without a token the hub says "Invalid username or password" of what it does not have.
-	if words != "" && e.Kind != source.NotFound && (r.StatusCode != 401 || token != "") && !strings.Contains(e.Detail, words) {
+	// Without a token the hub says "Invalid username or password" of what it does not have. A 404
+	// without a code is of another server.
+	if words != "" && (e.Kind != source.NotFound || code == "") && (r.StatusCode != 401 || token != "") && !strings.Contains(e.Detail, words) {
 		e.Detail += ": " + words
 	}
 	return e
 }
 
-const checkBetween = "check HF_ENDPOINT, and what is between this machine and the hub"
+// checkBetween is the way out where an answer is none of the hub's.
+func (s *Source) checkBetween() string {
+	if named := s.env("HF_ENDPOINT"); named != "" {
+		return "check HF_ENDPOINT, which names " + functions.Clip(s.endpoint) + ", and what is between this machine and it"
+	}
+	return "check what is between this machine and the hub, or set HF_ENDPOINT to a mirror"
+}
 
 // isJSON reports whether an answer is in JSON, as the hub's own are.
 func isJSON(r *http.Response) bool { return strings.Contains(r.Header.Get("Content-Type"), "json") }

@@ -31,6 +31,7 @@ func TestRefusedToken(t *testing.T) {
 		{map[string]string{"HUGGING_FACE_HUB_TOKEN": "hf_old"}, "refuses the token of HUGGING_FACE_HUB_TOKEN: "},
 		{map[string]string{"HF_TOKEN_PATH": file}, "refuses the token of the file " + file + ": "},
 		{map[string]string{"HUGGINGFACE_TOKEN": "hf_old"}, "(check the name; if it is private HUGGINGFACE_TOKEN is set, and HF_TOKEN is read; set HF_TOKEN"},
+		{map[string]string{"HF_TOKEN_PATH": "/none/t"}, `(check the name; if it is private HF_TOKEN_PATH names "/none/t", which gives no token; set HF_TOKEN`},
 		{nil, "there is no such repository, or it is private (check the name; if it is private set HF_TOKEN"},
 	} {
 		c.env = merge(c.env, "HF_ENDPOINT", srv.URL)

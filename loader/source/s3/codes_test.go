@@ -107,3 +107,44 @@ func TestReasonOfOneFile(t *testing.T) {
 		t.Error(e)
 	}
 }
+
+// TestRefusalsOfOtherServers: what helps against a refusal that says more than its code, or that is
+// of a server which is not Amazon's.
+func TestRefusalsOfOtherServers(t *testing.T) {
+	for _, c := range []struct {
+		status              int
+		location, body, env string
+		want                string
+	}{
+		{403, "", "<Error><Code>AccessDenied</Code><Message>User: a is not authorized to perform: s3:ListBucket " +
+			"with an explicit deny in a VPC endpoint policy</Message></Error>", "",
+			"endpoint policy (change the policy that denies it: no other right outweighs that)"},
+		{403, "", "<Error><Code>AccessDenied</Code><Message>Class B cap exceeded. See the Caps &amp; Alerts page.</Message></Error>", "",
+			"See the Caps & Alerts page (where a right is missing, allow it s3:GetObject"},
+		{403, "", "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>", "", ": Access Denied (allow it s3:GetObject"},
+		{403, "", "<Error><Code>SignatureDoesNotMatch</Code></Error>", "", "(check the credentials; set AWS_ACCESS_KEY_ID"},
+		{403, "", "<Error><Code>SignatureDoesNotMatch</Code></Error>", "http://h/minio", "(check the credentials; AWS_ENDPOINT_URL has to name the server and region that gave them, and a proxy before it to keep Host and path"},
+		{403, "", "<Error><Code>InvalidAccessKeyId</Code></Error>", "http://h", "(check the credentials; AWS_ENDPOINT_URL has to name the server"},
+		{302, "https://minio.example/x?sig=CANARY", "", "http://h", "302: a redirect that is not followed, to https://minio.example (set AWS_ENDPOINT_URL to that server, if it is meant)"},
+		{301, "", "<Error><Code>PermanentRedirect</Code></Error>", "http://h", `301 "PermanentRedirect" (the bucket is in another region: set AWS_REGION)`},
+	} {
+		s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", c.env)})
+		r := &http.Response{StatusCode: c.status, Header: http.Header{"Location": {c.location}}, Request: &http.Request{},
+			Body: io.NopCloser(strings.NewReader(c.body))}
+		if c.location == "" {
+			r.Header.Del("Location")
+		}
+		err := s.responseError(r, bucketLocation{Scheme: "s3", Name: "abc"}, "")
+		if !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "CANARY") {
+			t.Errorf("%v\nlacks %s", err, c.want)
+		}
+		s.Close()
+	}
+	for _, name := range []string{"arn:aws:s3:us-west-2:1:accesspoint", "TENANT:dev-bucket"} {
+		_, err := parse("s3://" + name + "/x/p")
+		if err == nil || !strings.Contains(err.Error(), `"`+name+`" is an ARN, or names a tenant (name the bucket alone`) ||
+			!strings.Contains(err.Error(), "the alias of an access point: s3://ALIAS/PREFIX") {
+			t.Error(err)
+		}
+	}
+}

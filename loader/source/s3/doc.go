@@ -16,7 +16,7 @@
 //	~/.aws/config                                   AWS_CONFIG_FILE, AWS_PROFILE; credential_process too
 //	AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN       a service account's role; the file is read again each time
 //	AWS_CONTAINER_CREDENTIALS_*                     a task's role
-//	the instance's role                             unless AWS_EC2_METADATA_DISABLED=true
+//	the instance's role                             of AWS_EC2_METADATA_SERVICE_ENDPOINT, unless AWS_EC2_METADATA_DISABLED=true
 //	nothing                                         public buckets
 //
 // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names a compatible server, which is

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +22,7 @@ import (
 // environment is one of a source with keys.
 func environment(more ...string) func(string) string {
 	m := map[string]string{"AWS_ACCESS_KEY_ID": "AKIDtest", "AWS_SECRET_ACCESS_KEY": "CANARY", "AWS_REGION": "eu-central-1",
-		"AWS_CONFIG_FILE": "/none"}
+		"AWS_CONFIG_FILE": "/dev/null"}
 	for i := 0; i < len(more); i += 2 {
 		m[more[i]] = more[i+1]
 	}
@@ -60,12 +59,6 @@ func TestConfiguration(t *testing.T) {
 	for value, want := range map[string]bool{"true": true, "TRUE": true, "1": true, "": false, "0": false, "yes": false} {
 		if isTrue(value) != want {
 			t.Errorf("%q is true: %v", value, !want)
-		}
-	}
-	t.Setenv("HTTP_PROXY", "http://proxy.example:3128")
-	for host, direct := range map[string]bool{"169.254.169.254": true, "[fe80::1]": true, "127.0.0.1": true, "[::1]": true} {
-		if u, err := proxyFor(&http.Request{URL: &url.URL{Scheme: "http", Host: host}}); err != nil || direct && u != nil {
-			t.Errorf("%s goes by %v, %v", host, u, err)
 		}
 	}
 }
@@ -126,6 +119,8 @@ func TestAddresses(t *testing.T) {
 	}{
 		{nil, "abc", "m/f", "https://abc.s3.eu-central-1.amazonaws.com/m/f"}, {nil, "a.bc", "m/f", "https://s3.eu-central-1.amazonaws.com/a.bc/m/f"}, {nil, "abc", "", "https://abc.s3.eu-central-1.amazonaws.com/"},
 		{[]string{"AWS_REGION", "cn-north-1"}, "abc", "f", "https://abc.s3.cn-north-1.amazonaws.com.cn/f"}, {[]string{"AWS_REGION", ""}, "abc", "f", "https://abc.s3.us-east-1.amazonaws.com/f"},
+		{[]string{"AWS_USE_FIPS_ENDPOINT", "true"}, "abc", "f", "https://abc.s3-fips.eu-central-1.amazonaws.com/f"}, {[]string{"AWS_USE_DUALSTACK_ENDPOINT", "true"}, "a.bc", "f", "https://s3.dualstack.eu-central-1.amazonaws.com/a.bc/f"},
+		{[]string{"AWS_USE_DUALSTACK_ENDPOINT", "true", "AWS_USE_FIPS_ENDPOINT", "true"}, "abc", "f", "https://abc.s3-fips.dualstack.eu-central-1.amazonaws.com/f"}, {[]string{"AWS_USE_FIPS_ENDPOINT", "false"}, "abc", "f", "https://abc.s3.eu-central-1.amazonaws.com/f"},
 		{[]string{"AWS_REGION", "", "AWS_DEFAULT_REGION", "ap-south-1"}, "abc", "f", "https://abc.s3.ap-south-1.amazonaws.com/f"},
 		{[]string{"AWS_ENDPOINT_URL", "http://minio:9000"}, "abc", "m/f", "http://minio:9000/abc/m/f"}, {[]string{"AWS_ENDPOINT_URL", "https://host/s3/"}, "abc", "f", "https://host/s3/abc/f"},
 		{[]string{"AWS_ENDPOINT_URL", "http://minio:9000", "THAW_S3_STYLE", "virtual"}, "abc", "f", "http://abc.minio:9000/f"}, {[]string{"AWS_ENDPOINT_URL", "http://minio:9000", "THAW_S3_STYLE", "path"}, "abc", "f", "http://minio:9000/abc/f"},
@@ -162,7 +157,7 @@ func TestAnswers(t *testing.T) {
 		{404, "NoSuchBucket", source.NotFound, false, "AWS_ENDPOINT_URL"}, {404, "NoSuchKey", source.NotFound, false, "case-sensitive"}, {404, "", source.NotFound, false, "case-sensitive"}, {400, "NoSuchKey", source.NotFound, false, "case-sensitive"},
 		{403, "InvalidObjectState", source.Refused, false, "restore it"}, {403, "RequestTimeTooSkewed", source.Denied, false, "clock"}, {403, "ExpiredToken", source.Denied, false, "check the credentials"},
 		{403, "InvalidAccessKeyId", source.Denied, false, "check the credentials"}, {403, "SignatureDoesNotMatch", source.Denied, false, "check the credentials"}, {400, "InvalidToken", source.Denied, false, "check the credentials"},
-		{403, "AccessDenied", source.Denied, false, "with the key in AWS_ACCESS_KEY_ID: the reason (allow it s3:GetObject"}, {401, "", source.Denied, false, "s3:ListBucket"}, {301, "PermanentRedirect", source.Refused, false, "AWS_REGION"}, {307, "", source.Refused, false, "AWS_REGION"},
+		{403, "AccessDenied", source.Denied, false, "with the key in AWS_ACCESS_KEY_ID: the reason (where a right is missing, allow it s3:GetObject"}, {401, "", source.Denied, false, "s3:ListBucket"}, {301, "PermanentRedirect", source.Refused, false, "AWS_REGION"}, {307, "", source.Refused, false, "AWS_REGION"},
 		{400, "AuthorizationHeaderMalformed", source.Refused, false, "AWS_REGION"}, {503, "SlowDown", source.Unavailable, true, "SlowDown"}, {400, "SlowDown", source.Unavailable, true, ""}, {400, "RequestTimeout", source.Unavailable, true, ""},
 		{500, "InternalError", source.Unavailable, false, `500 "InternalError"`}, {412, "PreconditionFailed", source.Changed, false, "overwritten"}, {416, "InvalidRange", source.Changed, false, "overwritten"}, {400, "Odd", source.Refused, false, `400 "Odd"`},
 		{400, strings.Repeat("x", 60), source.Refused, false, "bucket abc: 400"}, {400, strings.Repeat("x", 59), source.Refused, false, "xxx"}, {429, "", source.Unavailable, true, ""},
@@ -318,8 +313,11 @@ func TestKeysLast(t *testing.T) {
 	if v, err := anonymous.get(t.Context()); err != nil || v.AccessKeyID != "" || anonymous.describe() != "no credentials" {
 		t.Errorf("%q by %s, %v", v.AccessKeyID, anonymous.describe(), err)
 	}
-	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", `the profile "nope" of AWS_PROFILE`}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"}} {
-		env := map[string]string{x.name: x.value, "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none"}
+	for _, x := range []struct{ name, value, want string }{{"AWS_PROFILE", "nope", `the profile "nope" of AWS_PROFILE`}, {"AWS_ACCESS_KEY_ID", "a", "one is missing"},
+		{"AWS_SHARED_CREDENTIALS_FILE", "/none/c", `no credentials: AWS_SHARED_CREDENTIALS_FILE names "/none/c": no such file or directory`},
+		{"AWS_CONFIG_FILE", "/none/c", `AWS_CONFIG_FILE names "/none/c": no such file or directory`}} {
+		env := map[string]string{"AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null"}
+		env[x.name] = x.value
 		k := newKeys(func(name string) string { return env[name] })
 		if v, err := k.get(t.Context()); err != nil || v.AccessKeyID != "" || !strings.Contains(k.describe(), x.want) {
 			t.Errorf("%s: %v, %s", x.name, err, k.describe())

@@ -28,22 +28,25 @@ type keys struct {
 	http  *http.Client
 	chain *credentials.Credentials
 
-	mu     sync.Mutex // held while a credential is fetched: one fetch serves all
-	from   string
-	none   string // from, where there are no credentials
-	why    string // the role gave none
-	static credentials.Value
-	until  time.Time
+	mu   sync.Mutex // held while a credential is fetched: one fetch serves all
+	from string
+	none string // from, where there are no credentials
+	why  string // the role gave none
+	// refusal is what a service of credentials answered in place of them.
+	refusal string
+	static  credentials.Value
+	until   time.Time
 }
 
 // credentialLifetime bounds the use of credentials without an end: profiles change.
 const credentialLifetime = time.Minute
 
 func newKeys(env func(string) string) *keys {
-	k := &keys{http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	k := &keys{}
+	k.http = &http.Client{Timeout: 5 * time.Second, Transport: recordRefusals{k: k, Transport: &http.Transport{
 		// The instance's metadata service is one hop away or absent.
 		DialContext: (&net.Dialer{Timeout: time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
-		ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: proxyFor,
+		ResponseHeaderTimeout: 5 * time.Second, IdleConnTimeout: 10 * time.Second, Proxy: httpsource.ProxyFor,
 		TLSClientConfig: &tls.Config{RootCAs: httpsource.Roots()},
 	}}}
 	if isTrue(env("THAW_S3_ANONYMOUS")) {
@@ -76,6 +79,12 @@ func newKeys(env func(string) string) *keys {
 	container := env("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI") != "" || env("AWS_CONTAINER_CREDENTIALS_FULL_URI") != ""
 	if !isTrue(env("AWS_EC2_METADATA_DISABLED")) || env("AWS_WEB_IDENTITY_TOKEN_FILE") != "" || container {
 		iam := &credentials.IAM{Region: env("AWS_REGION")}
+		if !container {
+			iam.Endpoint = strings.TrimRight(env("AWS_EC2_METADATA_SERVICE_ENDPOINT"), "/")
+			if iam.Endpoint != "" && !strings.Contains(iam.Endpoint, "://") {
+				iam.Endpoint = "http://" + iam.Endpoint
+			}
+		}
 		iam.EKSIdentity.TokenFile, iam.EKSIdentity.RoleARN = env("AWS_WEB_IDENTITY_TOKEN_FILE"), env("AWS_ROLE_ARN")
 		if iam.EKSIdentity.TokenFile != "" {
 			iam.Endpoint = env("AWS_ENDPOINT_URL_STS")
@@ -95,36 +104,54 @@ type role struct {
 
 // RetrieveWithCredContext is called with the lock of keys held.
 func (r *role) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+	r.k.why, r.k.refusal = "", ""
 	v, err := r.IAM.RetrieveWithCredContext(cc)
-	r.k.why = ""
-	answer, answered := errors.AsType[credentials.ErrorResponse](err)
-	file, unread := errors.AsType[*os.PathError](err)
-	switch {
-	case answered:
-		r.k.why = ": " + answer.STSError.Code + ": " + httpsource.CleanWords(answer.STSError.Message, nil)
-	case unread:
-		r.k.why = fmt.Sprintf(": %q: %v", functions.Clip(file.Path), file.Err)
-	case err != nil && r.IAM.EKSIdentity.TokenFile != "": // without the URL, which holds the token
-		r.k.why = ": the server of tokens: " + httpsource.NoAnswer(err).Detail
-	case err != nil && r.container:
-		why := httpsource.CleanWords(err.Error(), nil) // a status
-		if _, ok := errors.AsType[*url.Error](err); ok {
-			why = httpsource.NoAnswer(err).Detail
-		}
-		r.k.why = ": the container's service of credentials: " + why
+	if err != nil {
+		r.k.why = ": " + r.describe(err)
 	}
 	return v, err
 }
 
-func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
-
-// proxyFor returns the proxy for the token service, and none for the metadata service.
-func proxyFor(req *http.Request) (*url.URL, error) {
-	if ip := net.ParseIP(req.URL.Hostname()); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback()) {
-		return nil, nil
+// describe returns why there are no credentials, in the words of the service that was to give them.
+func (r *role) describe(err error) string {
+	if answer, ok := errors.AsType[credentials.ErrorResponse](err); ok {
+		return answer.STSError.Code + ": " + httpsource.CleanWords(answer.STSError.Message, nil)
 	}
-	return http.ProxyFromEnvironment(req)
+	if file, ok := errors.AsType[*os.PathError](err); ok {
+		return fmt.Sprintf("%q: %v", functions.Clip(file.Path), file.Err)
+	}
+	why := cmp.Or(r.k.refusal, httpsource.CleanWords(err.Error(), nil))
+	if _, ok := errors.AsType[*url.Error](err); ok { // without the URL, which may hold a token
+		why = httpsource.NoAnswer(err).Detail
+	}
+	switch {
+	case r.IAM.EKSIdentity.TokenFile != "":
+		return "the server of tokens: " + why
+	case r.container:
+		return "the container's service of credentials: " + why
+	case strings.Contains(why, " answered 404"):
+		why += " (the instance has no role)"
+	case strings.Contains(why, " answered 401") || strings.HasSuffix(why, httpsource.Late):
+		why += " (in a container the instance's hop limit for metadata has to be 2)"
+	}
+	return "the metadata service: " + why
 }
+
+// recordRefusals is the transport of keys. The library drops what a refusal says.
+type recordRefusals struct {
+	*http.Transport
+	k *keys
+}
+
+func (r recordRefusals) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer, err := r.Transport.RoundTrip(req)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		r.k.refusal = httpsource.Refusal(answer)
+	}
+	return answer, err
+}
+
+func isTrue(v string) bool { return strings.EqualFold(v, "true") || v == "1" }
 
 // get returns the credentials, empty ones if there are none. Concurrent callers wait
 // for one fetch, which is bounded.

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,10 +39,15 @@ func profileWithoutKey(env func(string) string) string {
 	const export = ": run eval \"$(aws configure export-credentials --format env)\" before thaw"
 	name := cmp.Or(env("AWS_PROFILE"), "default")
 	if f, err := ini.LoadSources(ini.LoadOptions{AllowNestedValues: true, SpaceBeforeInlineComment: true}, configFile(env)); err == nil {
-		for _, key := range []string{"sso_session", "sso_start_url", "login_session", "role_arn"} {
+		for _, key := range []string{"sso_session", "sso_start_url", "login_session", "role_arn", "credential_process"} {
 			if f.Section(configSection(env)).HasKey(key) {
 				return fmt.Sprintf(": the profile %q has %s, which is not followed%s", functions.Clip(name), key, export)
 			}
+		}
+	}
+	for _, variable := range []string{"AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"} {
+		if _, err := os.Stat(env(variable)); err != nil && env(variable) != "" {
+			return fmt.Sprintf(": %s names %q: %v", variable, functions.Clip(env(variable)), errors.Unwrap(err))
 		}
 	}
 	if env("AWS_PROFILE") == "" {
@@ -50,20 +56,24 @@ func profileWithoutKey(env func(string) string) string {
 	return fmt.Sprintf(": the profile %q of AWS_PROFILE is not there, or has no key", functions.Clip(name))
 }
 
+// profile is what a profile says of the servers to ask.
+type profile struct{ region, endpoint, fips, dualstack string }
+
 // readProfile returns the region and the endpoint for S3 of the profile in use, as in
-// docs.aws.amazon.com/sdkref/latest/guide/feature-ss-endpoints.html; "" where the config
+// docs.aws.amazon.com/sdkref/latest/guide/feature-ss-endpoints.html; nothing where the config
 // file names none or cannot be read.
-func readProfile(env func(string) string) (region, endpoint string) {
+func readProfile(env func(string) string) (out profile) {
 	f, err := ini.LoadSources(ini.LoadOptions{AllowNestedValues: true, SpaceBeforeInlineComment: true}, configFile(env))
 	if err != nil {
-		return "", ""
+		return out
 	}
 	p := f.Section(configSection(env))
-	region, endpoint = p.Key("region").String(), p.Key("endpoint_url").String()
-	for _, line := range f.Section("services " + p.Key("services").String()).Key("s3").NestedValues() {
+	value := func(key string) string { return p.Key(key).String() }
+	out = profile{value("region"), value("endpoint_url"), value("use_fips_endpoint"), value("use_dualstack_endpoint")}
+	for _, line := range f.Section("services " + value("services")).Key("s3").NestedValues() {
 		if name, value, _ := strings.Cut(line, "="); strings.TrimSpace(name) == "endpoint_url" {
-			endpoint = strings.TrimSpace(value)
+			out.endpoint = strings.TrimSpace(value)
 		}
 	}
-	return region, endpoint
+	return out
 }

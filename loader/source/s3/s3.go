@@ -36,6 +36,7 @@ type Source struct {
 	http        *http.Client
 	keys        *keys
 	endpoint    *url.URL // nil for Amazon's
+	host        string   // of Amazon's, before the region
 	virtual     bool
 	region      string
 	configError error // of the configuration
@@ -50,18 +51,19 @@ type Source struct {
 // nothing is dialled before the source is used.
 func New(o Options) *Source {
 	s := &Source{http: httpsource.Client(httpsource.Options{}), keys: newKeys(o.Getenv), regions: make(map[string]string)}
-	region, endpoint := readProfile(o.Getenv)
-	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), region, "us-east-1")
+	profile := readProfile(o.Getenv)
+	s.region = cmp.Or(o.Getenv("AWS_REGION"), o.Getenv("AWS_DEFAULT_REGION"), profile.region, "us-east-1")
+	if s.host = "s3"; isTrue(cmp.Or(o.Getenv("AWS_USE_FIPS_ENDPOINT"), profile.fips)) {
+		s.host += "-fips"
+	}
+	if isTrue(cmp.Or(o.Getenv("AWS_USE_DUALSTACK_ENDPOINT"), profile.dualstack)) {
+		s.host += ".dualstack"
+	}
 	s.virtual = o.Getenv("THAW_S3_STYLE") == "virtual"
-	raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL"), endpoint)
+	raw := cmp.Or(o.Getenv("AWS_ENDPOINT_URL_S3"), o.Getenv("AWS_ENDPOINT_URL"), profile.endpoint)
 	if raw != "" && !isTrue(o.Getenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")) {
-		u, err := url.Parse(strings.TrimRight(raw, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			s.configError = source.Fail(source.BadSource,
-				"AWS_ENDPOINT_URL or the profile's endpoint_url"+httpsource.Quote(raw)+" is not an http or https URL",
-				"such as https://minio.example.org:9000; for Amazon's own S3 leave it out")
-		}
-		s.endpoint = u
+		s.endpoint, s.configError = httpsource.ParseEndpoint("AWS_ENDPOINT_URL or the profile's endpoint_url", raw,
+			"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", "https://minio.example.org:9000; for Amazon's own S3 leave it out")
 	} else if s.otherEndpoint = httpsource.Misnamed(o.Getenv, "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL", "S3_ENDPOINT", "AWS_S3_ENDPOINT",
 		"AWS_ENDPOINT", "MINIO_ENDPOINT"); !hostPart.MatchString(s.region) {
 		s.configError = &source.Error{Kind: source.BadSource, Detail: "AWS_REGION or the profile's region is not the name of a region",
@@ -93,7 +95,7 @@ func (s *Source) address(p bucketLocation, key, region string) *url.URL {
 	if s.endpoint != nil {
 		u.Scheme, u.Host, u.Path = s.endpoint.Scheme, s.endpoint.Host, s.endpoint.Path
 	} else {
-		u.Host = "s3." + region + ".amazonaws.com"
+		u.Host = s.host + "." + region + ".amazonaws.com"
 		if strings.HasPrefix(region, "cn-") {
 			u.Host += ".cn"
 		}
@@ -433,11 +435,11 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	}
 	_ = xml.NewDecoder(io.LimitReader(r.Body, 64<<10)).Decode(&body) // without it the status remains
 	code := body.Code
-	e.Detail = fmt.Sprintf("bucket %s: %d", p.Name, r.StatusCode)
+	e.Detail = fmt.Sprintf("bucket %s: %d%s", p.Name, r.StatusCode, httpsource.Redirect(r))
 	if code != "" && len(code) < 60 {
 		e.Detail += fmt.Sprintf(" %q", code)
 	}
-	if r.StatusCode == 401 || r.StatusCode == 403 {
+	if r.StatusCode == 401 || r.StatusCode == 403 || strings.Contains(code, "Token") { // ExpiredToken has 400
 		e.Detail += ", with " + s.keys.describe()
 	}
 	if words != "" {
@@ -458,10 +460,22 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 		e.Kind, e.Fix = source.Denied, "set this machine's clock"
 	case code == "ExpiredToken" || code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch" || code == "InvalidToken" ||
 		code == "RequestExpired" || code == "TokenRefreshRequired":
-		e.Kind, e.Fix = source.Denied, "check the credentials; "+howTo
+		e.Kind, e.Fix = source.Denied, "check the credentials; "
+		if s.endpoint != nil && (code == "InvalidAccessKeyId" || code == "SignatureDoesNotMatch") {
+			e.Fix += "AWS_ENDPOINT_URL has to name the server and region that gave them, and a proxy before it to keep Host and path, which are " +
+				"signed; "
+		}
+		e.Fix += howTo
+	case strings.Contains(words, "explicit deny"):
+		e.Fix = "change the policy that denies it: no other right outweighs that"
 	case code == "" && (r.StatusCode == 401 || r.StatusCode == 403) || code == "AccessDenied":
-		e.Fix = "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
+		if words != "" && !strings.EqualFold(strings.ReplaceAll(words, " ", ""), "AccessDenied") { // such as a quota
+			e.Fix = "where a right is missing, "
+		}
+		e.Fix += "allow it s3:GetObject on the objects, s3:ListBucket on the bucket and, with KMS, kms:Decrypt; " +
 			"buckets whose requester pays are not read; " + howTo
+	case code == "" && s.endpoint != nil && httpsource.Redirect(r) != "":
+		e.Kind, e.Fix = source.Refused, "set AWS_ENDPOINT_URL to that server, if it is meant"
 	case r.StatusCode == 301 || r.StatusCode == 307 || code == "AuthorizationHeaderMalformed" ||
 		code == "IllegalLocationConstraintException":
 		e.Kind, e.Fix = source.Refused, "the bucket is in another region: set AWS_REGION"

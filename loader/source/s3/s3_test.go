@@ -58,7 +58,7 @@ func start(t *testing.T) *server {
 
 func (s *server) env(extra ...string) func(string) string {
 	m := map[string]string{"AWS_ENDPOINT_URL_S3": s.url, "AWS_ACCESS_KEY_ID": "AKIDtest", "AWS_SECRET_ACCESS_KEY": "CANARYsecret", "AWS_REGION": "eu-central-1",
-		"AWS_CONFIG_FILE": "/none"}
+		"AWS_CONFIG_FILE": "/dev/null"}
 	for i := 0; i < len(extra); i += 2 {
 		m[extra[i]] = extra[i+1]
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -148,8 +149,7 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 			case e.Kind == source.NotFound:
 				e.Fix = "the folder has neither a SHA256SUMS nor a page that lists its files"
 			case r.StatusCode == http.StatusUnauthorized || r.StatusCode == http.StatusForbidden:
-				e.Fix = "no login or key is sent to a web server: open the folder or its listing, put a SHA256SUMS beside the files, " +
-					"or name it as az://, s3://, gs:// or hf://"
+				e.Fix = noLogin + ", put a SHA256SUMS beside the files, " + orBucket
 			}
 			return nil, e
 		}
@@ -165,7 +165,7 @@ func (s *Source) readIndex(ctx context.Context, location string, top *url.URL) (
 		}
 		if at := r.Request.URL; len(names) == 0 && at.Path != u.Path {
 			return nil, source.Fail(source.NotFound, "the server led to "+functions.Clip(at.Host+at.Path)+", whose page lists no files",
-				"no login is sent to a web server: open the folder, or name it as az://, s3://, gs:// or hf://").At(location, "")
+				noLogin+", "+orBucket).At(location, "")
 		}
 		for _, name := range names {
 			full := path.Join(folder, name)
@@ -242,7 +242,7 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	}
 	known := r.StatusCode == http.StatusOK || r.StatusCode == http.StatusPartialContent
 	if !known && (r.StatusCode != http.StatusRequestedRangeNotSatisfiable || size != 0) {
-		e := httpsource.Status(r, location, f.Name)
+		e := fileError(r, location, f.Name)
 		if e.Kind == source.NotFound && f.SHA256 != "" {
 			e.Kind, e.Detail, e.Fix = source.Missing, "is in SHA256SUMS and not in the folder", "upload it, or take it off the list"
 		}
@@ -268,6 +268,20 @@ func (s *Source) head(ctx context.Context, location string, u *url.URL, f source
 	return f, nil
 }
 
+const (
+	noLogin  = "no login or key is sent to a web server: open the folder or its listing"
+	orBucket = "or name it as az://, s3://, gs:// or hf://"
+)
+
+// fileError is the error of a file that the server does not give.
+func fileError(r *http.Response, location, name string) *source.Error {
+	e := httpsource.Status(r, location, name)
+	if r.StatusCode == http.StatusUnauthorized || r.StatusCode == http.StatusForbidden {
+		e.Fix = "files are read by ranges and without a login: let the server allow both, " + orBucket
+	}
+	return e
+}
+
 // refusesHead reports an answer after which the file is asked for by a range instead: the
 // server has no HEAD (or a signature that is for GET alone), or did not give the length.
 func refusesHead(r *http.Response) bool {
@@ -284,7 +298,9 @@ func (s *Source) firstByte(ctx context.Context, location string, u *url.URL) (*h
 	if err != nil {
 		return nil, 0, err
 	}
+	refusal, _ := httpsource.PeekRefusal(r) // its words; without them the status remains
 	r.Body.Close()
+	r.Body = io.NopCloser(bytes.NewReader(refusal))
 	size := int64(-1)
 	switch r.StatusCode {
 	case http.StatusOK:
@@ -305,7 +321,8 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 		return nil, &source.Error{Kind: source.BadSource, File: f.Name, Detail: "is not a file of this source"}
 	}
 	location := strings.TrimSuffix(strings.TrimSuffix(f.Ref, httpsource.EscapePath(f.Name)), "/")
-	a := httpsource.RangeRequest{URL: f.Ref, Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole}
+	a := httpsource.RangeRequest{URL: f.Ref, Source: location, File: f, Offset: offset, Length: length, MaxWhole: maxWhole,
+		ResponseError: func(r *http.Response) error { return fileError(r, location, f.Name) }}
 	if strings.HasPrefix(f.Version, `"`) {
 		a.ETag = f.Version
 	} else if modified, ok := strings.CutPrefix(f.Version, modifiedPrefix); ok {
@@ -315,7 +332,7 @@ func (s *Source) Read(ctx context.Context, f source.File, offset, length int64) 
 	}
 	body, r, err := httpsource.Range(ctx, s.http, a)
 	if e, ok := errors.AsType[*source.Error](err); ok && e.Kind == source.Changed {
-		e.Fix = "servers that share one name must give the same ETag for it"
+		e.Fix = "let the upload finish, then try again; servers that share one name must give the same ETag for it"
 	}
 	if err != nil && r != nil && r.StatusCode == http.StatusOK && source.KindOf(err) == source.Malformed {
 		err = source.Fail(source.Refused, "the server does not give ranges of it, and it is too large to be read whole",

@@ -322,7 +322,7 @@ func TestRefusals(t *testing.T) {
 			}
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<form>")
-		}, source.NotFound, "/login, whose page lists no files (no login is sent"},
+		}, source.NotFound, "/login, whose page lists no files (no login or key is sent"},
 		{"a name that leaves", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, strings.Repeat("a", 64)+"  ../config.json\n")
 		}, source.Refused, "one file below its folder"},
@@ -344,6 +344,18 @@ func TestRefusals(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			http.Error(w, `{"errors":[{"status":403,"message":"forbidden for anonymous"}]}`, http.StatusForbidden)
 		}, source.Denied, "403: forbidden for anonymous (no login"},
+		{"no file", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/m/" || r.URL.Path == "/" {
+				w.Header().Set("Content-Type", "text/html")
+				_, _ = io.WriteString(w, `<a href="config.json">config.json</a>`)
+				return
+			}
+			if r.URL.Path != "/m/config.json" {
+				http.NotFound(w, r)
+				return
+			}
+			http.Error(w, "error code: 1020", http.StatusForbidden)
+		}, source.Denied, "config.json: the server answered 403: error code: 1020 (files are read by ranges and without a login"},
 		{"busy", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) }, source.Unavailable, "503"},
 	} {
 		s, at, check := serveCounted(t, tc.h)

@@ -10,6 +10,10 @@ import (
 	"github.com/thaw-dev/thaw/functions"
 )
 
+// renderedHint is for fields of a pod that a model file does not have.
+const renderedHint = "thaw deploy --to knative --dry-run -o yaml prints the Knative Service, whose pod has the other fields: " +
+	"see pods of models in deploy/docs/operations.md"
+
 const remoteHint = "an API that runs already is a document of its own: kind: Remote with spec.url"
 
 // entry is what a file of thaw has in place of keys of others, which are spelt as plain does and
@@ -21,7 +25,7 @@ type entry struct{ hint, keys string }
 var modelKeys = []entry{
 	{"did you mean source?",
 		"model repo uri storageuri modelid modelpath hfrepo from repository modeluri path modelsource weightspath checkpoint " +
-			"hfmodelid"},
+			"hfmodelid storageuris modeluris"},
 	{"did you mean source? " + remoteHint, "url"},
 	{"its program and arguments are engine: command with args: [PROGRAM, --port, \"{port}\"]",
 		"command cmd entrypoint exec run argv containers"},
@@ -69,13 +73,22 @@ var modelKeys = []entry{
 	{"thaw lists every model; a key sees its team's", "unlisted"},
 	{"did you mean adapters? Each is {name: NAME, source: …}", "loramodules loras adapter"},
 	{"did you mean pod: {serviceAccountName: NAME}?", "serviceaccount serviceaccountname"},
-	{"did you mean pod: {nodeSelector: {…}}?", "affinity nodeselector"},
+	{"did you mean pod: {nodeSelector: {…}}?", "nodeselector"},
+	{"did you mean pod: {nodeSelector: {…}}? " + renderedHint, "affinity"},
+	{renderedHint, "topologyspreadconstraints initcontainers sidecars envfrom hostaliases dnsconfig dnspolicy schedulername securitycontext " +
+		"podsecuritycontext lifecycle"},
+	{"did you mean pod: {annotations: {…}}?", "annotations podannotations"},
+	{"did you mean metadata: {labels: {…}}? Pods have them too", "labels podlabels"},
+	{"GPUs of dynamic resource allocation cannot be asked for: gpus: N is nvidia.com/gpu", "resourceclaims claims deviceclassname"},
+	{"engines have /dev/shm, bounded by resources.memory alone", "shmsize shm sharedmemory"},
+	{"did you mean deadlines: {drain: 30s}? Kubernetes waits as long as a request may take", "terminationgraceperiodseconds"},
+	{"Kubernetes decides by the image's tag: latest is pulled anew", "imagepullpolicy pullpolicy"},
+	{"a replica runs on one node: gpus: N is of one", "nodes nnodes numnodes multinode workerspec leaderworkertemplate pipelineparallelsize"},
 	{"did you mean pod: {tolerations: […]}?", "tolerations"},
 	{"did you mean pod: {imagePullSecrets: [{name: NAME}]}?", "imagepullsecrets"},
 	{"did you mean pod: {runtimeClassName: NAME}?", "runtimeclassname"},
 	{"did you mean pod: {priorityClassName: NAME}?", "priorityclassname"},
 	{"source, engine, args and resources stand in spec themselves", "predictor"},
-	{"did you mean labels?", "annotations"},
 	{"did you mean folder?", "workingdir cwd"},
 }
 
@@ -158,6 +171,8 @@ func SuggestKind(kind string, keys []string) string {
 	switch {
 	case kind == "List":
 		return "write its items as documents with --- between them"
+	case strings.HasPrefix(kind, "Function"):
+		return "that is a server's answer; thaw describe NAME says where the model file is"
 	case kind != "" && slices.Contains(strings.Fields(kindsOfOthers), kind):
 		return "thaw makes such objects itself from kind: Model; " + OwnFile
 	case kind != "":
@@ -171,6 +186,8 @@ func SuggestKind(kind string, keys []string) string {
 			return "a file of llama-swap? Each model is a document here: kind: Model with engine: command and args: [PROGRAM, --port, \"{port}\"]"
 		case "services":
 			return "a file of docker compose? Each engine is a document here: kind: Model; " + OwnFile
+		case "addr", "data", "functions":
+			return "settings of the server are read by thaw serve --config FILE; " + OwnFile
 		case "from", "parameter", "architectures":
 			return "that is no model file; " + OwnFile
 		}

@@ -32,6 +32,10 @@ func Read(stdin io.Reader, reader catalog.Reader, paths []string, whole bool) (d
 	allNamed := true
 	for _, f := range files {
 		data, err := kit.ReadBounded(stdin, f, catalog.MaxFile)
+		if err != nil && f != fromStdin {
+			problems = append(problems, catalog.Problem{File: f, Message: "cannot be read: " + kit.RootCause(err).Error()})
+			continue
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -81,6 +85,9 @@ func listFiles(paths []string) ([]string, error) {
 			files = append(files, p)
 			continue
 		}
+		if p == "" {
+			return nil, kit.Usage("-f FILE", "the name of a file is empty")
+		}
 		info, err := os.Stat(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			e := &kit.Error{Exit: kit.ExitNotFound, What: "there is no file " + p}
@@ -104,7 +111,7 @@ func listFiles(paths []string) ([]string, error) {
 		}
 		found := false
 		for _, e := range entries {
-			if ext := filepath.Ext(e.Name()); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			if ext := strings.ToLower(filepath.Ext(e.Name())); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
 				files, found = append(files, filepath.Join(p, e.Name())), true
 			}
 		}
@@ -118,8 +125,9 @@ func listFiles(paths []string) ([]string, error) {
 // ReadModels decodes the models of files and folders. All problems of all files
 // are reported at once. It is for clusters, which have models alone: a team among them is
 // refused with teamHint, as are other kinds and an empty list.
-func ReadModels(stdin io.Reader, paths []string, teamHint string) ([]*functions.Model, error) {
-	docs, _, err := Read(stdin, catalog.Reader{}, paths, false)
+// Models without a namespace get the given one, or default.
+func ReadModels(stdin io.Reader, paths []string, namespace, teamHint string) ([]*functions.Model, error) {
+	docs, _, err := Read(stdin, catalog.Reader{Namespace: namespace}, paths, false)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +218,8 @@ func ReadDeployable(stdin io.Reader, paths []string) (docs []catalog.Document, f
 		return nil, nil, err
 	}
 	if len(docs) == 0 {
-		return nil, nil, kit.Usage("", "there is no function in %s", strings.Join(paths, ", "))
+		return nil, nil, kit.Usage("an object begins with apiVersion: thaw.dev/v1 and its kind; a Team is a file of the folder --functions",
+			"there is no function in %s", strings.Replace(strings.Join(paths, ", "), fromStdin, "the standard input", 1))
 	}
 	rank := func(d catalog.Document) int {
 		return slices.Index([]string{functions.KindRouter, functions.KindComposition}, d.Kind())

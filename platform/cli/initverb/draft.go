@@ -1,9 +1,11 @@
 package initverb
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/thaw-dev/thaw/functions/sizing"
 	"github.com/thaw-dev/thaw/loader/inspect"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
+	"github.com/thaw-dev/thaw/runtime/ember/bpe"
 	"github.com/thaw-dev/thaw/runtime/ember/llama"
 )
 
@@ -83,9 +86,10 @@ func (d *draft) plan() error {
 // chooseEngine takes the engine that is wished, or the one that the weights are for.
 func (d *draft) chooseEngine() error {
 	c := d.checkpoint
+	small := c.Stored <= smallAnywhere || c.Stored <= smallHere && d.machine.count == 0 && d.wishes.gpuMemory == 0
 	var ember error
-	if c.Format == inspect.Safetensors {
-		_, ember = llama.ParseConfig(c.Config)
+	if c.Format == inspect.Safetensors && (small || d.wishes.engine == string(functions.EngineEmber)) {
+		ember = readsEmber(c)
 	}
 	switch e := functions.Engine(d.wishes.engine); {
 	case e == functions.EngineEmber && ember != nil:
@@ -96,11 +100,38 @@ func (d *draft) chooseEngine() error {
 		d.engine, d.why = e, "as asked for"
 	case c.Format == inspect.GGUF:
 		d.engine, d.why = functions.EngineLlamaCpp, "it reads GGUF"
-	case ember == nil && d.wishes.gpus <= 0 &&
-		(c.Stored <= smallAnywhere || c.Stored <= smallHere && d.machine.count == 0 && d.wishes.gpuMemory == 0):
+	case ember == nil && d.wishes.gpus <= 0 && small:
 		d.engine, d.why = functions.EngineEmber, "embedded, for small models on processors; others: --engine vllm"
 	default:
 		d.engine, d.why = functions.EngineVLLM, "it reads safetensors"
+		if ember != nil && d.wishes.gpus <= 0 && d.machine.count == 0 {
+			d.why += "; ember does not read these: " + oneLine(ember.Error())
+		}
+	}
+	if c.Format == inspect.Safetensors && !c.HasTokenizer() {
+		d.say("no tokenizer is beside the weights: copy the files of the model's own there")
+	}
+	if bytes.Contains(c.Config, []byte(`"auto_map"`)) && (d.engine == functions.EngineVLLM || d.engine == functions.EngineSGLang) {
+		d.say("it names code of its own (auto_map in config.json): where " + string(d.engine) + " does not know " + oneLine(c.Architecture) +
+			`, args: [--trust-remote-code] and files: ["*.py"] run it`)
+	}
+	return nil
+}
+
+// readsEmber returns why ember cannot serve a checkpoint in safetensors, nil if it can.
+func readsEmber(c *inspect.Checkpoint) error {
+	if _, err := llama.ParseConfig(c.Config); err != nil {
+		return err
+	}
+	if t := c.TensorType; t != "BF16" && t != "F32" {
+		return fmt.Errorf("most weights are of the type %s, not BF16 or F32", t)
+	}
+	raw, err := c.ReadFile("tokenizer.json")
+	if err != nil {
+		return err
+	}
+	if _, err := bpe.Parse(raw); err != nil {
+		return fmt.Errorf("tokenizer.json: %w", err)
 	}
 	return nil
 }
@@ -246,8 +277,11 @@ func (d *draft) engineArgs() {
 			d.args = []string{"--context-length", n}
 		}
 	case functions.EngineLlamaCpp:
-		if d.checkpoint.Kind == inspect.Embeds {
+		switch d.checkpoint.Kind {
+		case inspect.Embeds:
 			d.args = []string{"--embedding"}
+		case inspect.Scores:
+			d.args = []string{"--reranking"}
 		}
 		// The whole of the cache, which its slots divide between them.
 		d.args = append(d.args, "--ctx-size", strconv.Itoa(u.Context*u.Requests), "--parallel", strconv.Itoa(u.Requests))
@@ -261,11 +295,20 @@ func (d *draft) engineArgs() {
 func (d *draft) sourceText() string { return strings.TrimPrefix(d.checkpoint.Location, "file://") }
 
 func (d *draft) name() string {
-	last := path.Base(d.sourceText())
-	if d.checkpoint.Scheme == "hf" {
-		last, _, _ = strings.Cut(last, "@")
+	where := d.sourceText()
+	if repo := snapshot.FindStringSubmatch(where); repo != nil {
+		where = repo[1]
 	}
-	return cmp.Or(d.wishes.name, label(last))
+	if d.checkpoint.Scheme == "hf" {
+		where = revision.ReplaceAllString(where, "")
+	}
+	return cmp.Or(d.wishes.name, label(path.Base(where)))
 }
+
+// revision matches that of a source of the hub.
+var revision = regexp.MustCompile(`@(refs/[^/]+/[^/]+|[^/]*)`)
+
+// snapshot matches the folder of a revision in a cache of Hugging Face.
+var snapshot = regexp.MustCompile(`/models--[^/]+--([^/]+)/snapshots/[^/]+$`)
 
 func human(n int64) string { return functions.Bytes(n).Human() }

@@ -51,7 +51,7 @@ func New(o Options) *kit.Command {
 engine, context, adapters, and how much memory it takes (weights, KV cache of
 --concurrency requests of --context tokens, and the engine's own), with the
 arithmetic as comments. Read are the listing, config.json, the index of shards and
-one header (of GGUF the metadata); no weights are downloaded.
+one header (of GGUF the metadata), for ember the tokenizer; no weights are downloaded.
 
 SOURCE is spelled as in a model file: a folder, az://…, s3://…, gs://…,
 hf://ORG/REPO[@REV] or https://…. A folder is printed with its whole path, so the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/loader"
+	"github.com/thaw-dev/thaw/loader/inspect"
 	"github.com/thaw-dev/thaw/loader/source/dir"
 	"github.com/thaw-dev/thaw/platform/catalog"
 	"github.com/thaw-dev/thaw/platform/cli/kit"
@@ -77,15 +78,22 @@ func models(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tokenizer, err := os.ReadFile(filepath.Join(shipped, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := string(weights)
 	write(t, folder, map[string]string{
-		"Tiny_1.B/config.json": string(config), "Tiny_1.B/model.safetensors": w,
+		"Tiny_1.B/config.json": string(config), "Tiny_1.B/model.safetensors": w, "Tiny_1.B/tokenizer.json": string(tokenizer),
 		"large/config.json": mistral, "large/model.safetensors": w,
 		"large/lora/Pi rate/adapter_config.json": lora, "large/lora/Pi rate/adapter_model.safetensors": w,
 		"lora/adapter_config.json": lora, "lora/adapter_model.safetensors": w,
 		"bert/config.json": strings.Replace(mistral, `MistralForCausalLM"],"model_type":"mistral`, `BertModel"],"model_type":"bert`, 1), "bert/model.safetensors": w,
 		"odd/config.json": strings.Replace(mistral, "MistralForCausalLM", `New\n# \u2028ForCausalLM`, 1), "odd/model.safetensors": w,
 		"both/config.json": string(config), "both/model.safetensors": w,
+		"half/config.json": string(config), "half/tokenizer.json": string(tokenizer), "half/model.safetensors": strings.ReplaceAll(w, `"dtype":"BF16"`, `"dtype":"F16" `),
+		"pieces/config.json": string(config), "pieces/model.safetensors": w, "pieces/tokenizer.json": strings.Replace(string(tokenizer), `"type": "ByteLevel"`, `"type": "Metaspace"`, -1),
+		"code/config.json": strings.Replace(mistral, `{`, `{"auto_map":{"AutoModel":"modeling_x.X"},`, 1), "code/model.safetensors": w,
 	})
 	for _, name := range []string{"gguf/tiny.gguf", "both/tiny.gguf"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755); err != nil {
@@ -151,6 +159,19 @@ func TestInit(t *testing.T) {
 			want: functions.ModelSpec{Engine: functions.EngineLlamaCpp, Args: []string{"--ctx-size", "16384", "--parallel", "8"}}},
 		{name: "embeddings", gpus: 1, memory: 16 * gib, args: []string{"bert"},
 			want: functions.ModelSpec{Engine: functions.EngineVLLM, Serves: []functions.Endpoint{"embeddings"}, Resources: functions.Resources{GPUs: 1}}},
+		{name: "F16, which ember does not read", gpus: -1, args: []string{"half"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"ember does not read these: most weights are of the type F16, not BF16 or F32"}},
+		{name: "a tokenizer that ember does not read", gpus: -1, args: []string{"pieces"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"ember does not read these: tokenizer.json: pre_tokenizer Metaspace is not supported"}},
+		{name: "no tokenizer", gpus: -1, args: []string{"large"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "8192"}, Resources: functions.Resources{GPUs: 1},
+				Adapters: []functions.Adapter{{Name: "pi-rate", Source: folder + "/large/lora/Pi rate", Rank: 8}}},
+			has: []string{"# No tokenizer is beside the weights"}, errs: []string{"no tokenizer is beside the weights: copy the files"}},
+		{name: "code of its own", gpus: -1, args: []string{"code"},
+			want: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "8192"}, Resources: functions.Resources{GPUs: 1}},
+			has:  []string{"# It names code of its own (auto_map in config.json)"}, errs: []string{`args: [--trust-remote-code] and files: ["*.py"] run it`}},
 		{name: "a name that would be YAML", gpus: -1, args: []string{"odd"},
 			want: functions.ModelSpec{Engine: functions.EngineVLLM, Args: []string{"--max-model-len", "8192"}, Resources: functions.Resources{GPUs: 1}}},
 	} {
@@ -231,6 +252,72 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%v: no %q in %s", x.args, w, errs)
 			}
 		}
+	}
+}
+
+// TestNamesOfSources: a source is read as text whatever YAML would make of its last part, and
+// a revision of the hub is no part of a name.
+func TestNamesOfSources(t *testing.T) {
+	folder := models(t)
+	for name, want := range map[string]string{
+		"7": "7", "2024": "2024", "true": "true", "null": "null", "~": "model", "1e3": "1e3", "0x10": "0x10", "on": "on", "007": "007", "1.5": "1-5",
+		"No": "no", "y": "y", "0b1": "0b1", "1_000": "1-000", "2024-01-02": "2024-01-02", ".inf": "inf", "nan": "nan", "- a": "a", "a: b": "a-b", "[x]": "x",
+		"a #b": "a-b", "&a": "a", "!a": "a", "|": "model", "%a": "a", "@a": "a", "a,b": "a-b", "a}": "a", `a"b`: "a-b", "it's": "it-s", "ü b": "b", "12e03": "12e03",
+	} {
+		at := filepath.Join(folder, "n", name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.CopyFS(at, os.DirFS(filepath.Join(folder, "large"))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(at, "lora", "Pi rate"), filepath.Join(at, "lora", name)); err != nil {
+			t.Fatal(err)
+		}
+		out, errs, exit := runInit(t, folder, 0, 0, "./n/"+name)
+		docs, err := catalog.Decode("m.yaml", []byte(out))
+		if exit != 0 || err != nil || len(docs) != 1 {
+			t.Errorf("%q: exit %d, %v\n%s%s", name, exit, err, out, errs)
+			continue
+		}
+		m := docs[0].Model
+		if m.Metadata.Name != want || m.Spec.Source != at {
+			t.Errorf("%q: name %q, source %q", name, m.Metadata.Name, m.Spec.Source)
+		}
+		// Hidden folders are not looked at.
+		if a := m.Spec.Adapters; name != ".inf" && (len(a) != 1 || a[0].Name != want || a[0].Source != at+"/lora/"+name) {
+			t.Errorf("%q: adapters %+v", name, a)
+		}
+	}
+	for location, want := range map[string]string{
+		"hf://org/Repo@refs/pr/7": "repo", "hf://org/Repo@feature%2Fx": "repo", "hf://org/Repo@v1": "repo", "hf://org/repo@0123abc/sub/2024": "2024",
+		"hf://org/repo@refs/pr/7/a.gguf": "a-gguf", "hf://org/repo": "repo", "hf://org/Repo/sub": "sub",
+	} {
+		d := draft{checkpoint: &inspect.Checkpoint{Scheme: "hf", Location: location}}
+		if got := d.name(); got != want {
+			t.Errorf("%s: %s", location, got)
+		}
+	}
+	d := draft{checkpoint: &inspect.Checkpoint{Scheme: "s3", Location: "s3://b/p@v1"}}
+	if got := d.name(); got != "p-v1" {
+		t.Error(got)
+	}
+}
+
+// TestTextOfFiles: what a file says of itself stays inside its comment.
+func TestTextOfFiles(t *testing.T) {
+	folder := models(t)
+	at := filepath.Join(folder, "gguf", "tiny.gguf")
+	raw, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, bytes.ReplaceAll(raw, []byte("llama"), []byte("l\na:1")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, exit := runInit(t, folder, 0, 0, "./gguf", "--context", "512")
+	if exit != 0 || !strings.Contains(out, "(l a:1.context_length)") {
+		t.Errorf("exit %d\n%s%s", exit, out, errs)
 	}
 }
 

@@ -19,7 +19,7 @@ func (d *draft) file() string {
 	line("# Worked out by thaw init. %s.", d.described())
 	line("apiVersion: %s", functions.APIVersion)
 	line("kind: Model")
-	line("metadata: {name: %s}", d.name())
+	line("metadata: {name: %s}", scalar(d.name()))
 	line("spec:")
 	line("  source: %s", scalar(d.sourceText()))
 	line("  engine: %s # %s", d.engine, d.why)
@@ -27,13 +27,17 @@ func (d *draft) file() string {
 		words, _ := json.Marshal(d.args) // texts always have a form
 		comment := ""
 		if c := d.fit.Use.Context; c < d.model.Context {
-			comment = fmt.Sprintf(" # %d tokens a request; the model takes up to %d (%s)", c, d.model.Context, d.checkpoint.ContextFrom)
+			comment = fmt.Sprintf(" # %d tokens a request; the model takes up to %d (%s)", c, d.model.Context, oneLine(d.checkpoint.ContextFrom))
 		}
 		line("  args: %s%s", strings.ReplaceAll(string(words), `,"`, `, "`), comment)
 	}
 	switch d.checkpoint.Kind {
 	case inspect.Embeds:
 		line("  serves: [embeddings]")
+	case inspect.Scores:
+		if d.engine == functions.EngineLlamaCpp {
+			line("  serves: [rerank]")
+		}
 	case inspect.Listens:
 		line("  serves: [transcriptions]")
 	}
@@ -44,7 +48,7 @@ func (d *draft) file() string {
 			if a.Rank > 0 {
 				rank = ", rank: " + strconv.Itoa(a.Rank)
 			}
-			line("  - {name: %s, source: %s%s}", a.name, scalar(a.source), rank)
+			line("  - {name: %s, source: %s%s}", scalar(a.name), scalar(a.source), rank)
 		}
 	}
 	line("  resources:")

@@ -2,6 +2,7 @@ package kit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -68,6 +69,68 @@ func NewRoot(name, short string, groups ...[2]string) *Command {
 	return root
 }
 
+// Execute runs the verb of args, unless one of them is a long flag with one dash, which would
+// be read as several short ones.
+func Execute(ctx context.Context, root *Command, args []string) error {
+	if err := checkDashes(root, args); err != nil {
+		return err
+	}
+	root.SetArgs(append([]string{}, args...)) // nil would mean the arguments of the process
+	return root.ExecuteContext(ctx)
+}
+
+// checkDashes refuses an argument such as -server. A word whose first letter is a short flag
+// with a value, such as -fserve.yaml, has to begin a long flag's name.
+func checkDashes(root *Command, args []string) error {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing || len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return nil
+	}
+	all, names := flagsOf(cmd)
+	wantsValue := func(word string) bool { // the flag of word, in the argument behind it
+		f := all.Lookup(strings.TrimPrefix(word, "--"))
+		if len(word) == 2 {
+			f = all.ShorthandLookup(word[1:])
+		}
+		return f != nil && word[0] == '-' && f.NoOptDefVal == ""
+	}
+	for i, word := range args {
+		if word == "--" {
+			break
+		}
+		name, value, has := strings.Cut(strings.TrimPrefix(word, "-"), "=")
+		if len(name) < 3 || word[0] != '-' || word[1] == '-' || i > 0 && wantsValue(args[i-1]) {
+			continue
+		}
+		near := functions.Filter(names, func(long string) bool { return strings.HasPrefix(long, name) })
+		if len(near) == 0 && !wantsValue("-"+name[:1]) {
+			near = functions.Nearest(name, names, 1)
+		}
+		if len(near) == 0 {
+			continue
+		}
+		meant := slices.MinFunc(near, func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+		if has {
+			meant += "=" + functions.Clip(value)
+		}
+		return Usage("did you mean --"+meant+"?", "%s has one dash: a flag of more than one letter has two", functions.Clip(word))
+	}
+	return nil
+}
+
+// flagsOf returns the flags of a verb, those of all verbs too, and their names.
+func flagsOf(cmd *Command) (all *FlagSet, names []string) {
+	all, names = pflag.NewFlagSet("", pflag.ContinueOnError), []string{"help"}
+	if !cmd.HasParent() {
+		names = append(names, "version")
+	}
+	for _, f := range []*FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		all.AddFlagSet(f)
+	}
+	all.VisitAll(func(f *Flag) { names = append(names, f.Name) })
+	return all, names
+}
+
 // HideInherited leaves the flags of all verbs out of the help of cmd, a verb that
 // reads none of them.
 func HideInherited(cmd *cobra.Command) {
@@ -101,11 +164,26 @@ func UnknownVerb(cmd *cobra.Command, word string) error {
 // foreignVerbs are verbs of other programs, with those that do the same here.
 var foreignVerbs = map[string]string{
 	"list": "models", "ls": "models", "show": "describe", "inspect": "describe", "chat": "run", "generate": "run",
-	"create": "deploy", "apply": "deploy", "add": "deploy", "push": "deploy", "delete": "rm", "remove": "rm", "unload": "stop",
+	"create": "deploy", "apply": "deploy", "add": "deploy", "push": "deploy", "delete": "rm", "remove": "rm", "unload": "stop", "revoke": "rm",
 	"load": "wake", "start": "wake", "up": "serve", "server": "serve", "status": "ps", "top": "ps", "restart": "stop", "edit": "deploy", "scale": "deploy", "download": "pull", "login": "keys",
 	"team": "get teams lists them; a Team is a file of the folder --functions", "teams": "get teams lists them; a Team is a file of the folder --functions",
 	"batch": "serve answers /v1/batches; there is no verb for it", "batches": "serve answers /v1/batches; there is no verb for it",
 	"install": "deploy --to knative needs thaw-knative install on the cluster", "upgrade": "doctor tells the version; thaw-knative install brings a cluster to its own",
+}
+
+// foreignFlags are flags of other programs, for verbs that have the flag beside, with what to give here.
+var foreignFlags = []struct{ beside, words, hint string }{
+	{"addr", "port listen bind p a", "did you mean --addr HOST:PORT?"},
+	{"log-level", "verbose debug v", "did you mean --log-level debug?"},
+	{"functions", "model m", "models are files of --functions DIR; thaw init SOURCE writes one"},
+	{"max-tokens", "prompt message p m f", "the prompt is an argument: thaw run NAME [PROMPT]"},
+	{"max-tokens", "stream no-stream", "an answer is printed as it comes: leave it out"},
+	{"max-tokens", "keepalive keep-alive", "scale: {idle: 5m} in the model's file says how long it stays"},
+	{"output", "json yaml format", "did you mean -o json?"},
+	{"tail", "lines since", "did you mean --tail N?"},
+	{"filename", "replicas scale", "scale: {min: N, max: N} in the model's file says how many"},
+	{"", "force yes y f", "nothing is asked: leave it out"},
+	{"", "all a", "thaw models lists those at rest, too"},
 }
 
 // flagError makes a usage error of a flag error, with a suggestion for an unknown flag.
@@ -114,25 +192,21 @@ func flagError(cmd *Command, err error) error {
 		return UnknownVerb(cmd, word)
 	}
 	hint := cmd.CommandPath() + " --help lists the flags"
-	if _, word, ok := strings.Cut(err.Error(), "unknown flag: --"); ok {
-		var names []string
-		for _, f := range []*FlagSet{cmd.Flags(), cmd.InheritedFlags()} {
-			f.VisitAll(func(f *Flag) { names = append(names, f.Name) })
-		}
-		if near := functions.Nearest(word, names, 1); len(near) > 0 {
+	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		word, group := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()
+		all, names := flagsOf(cmd)
+		if near := functions.Nearest(word, names, 1); len(near) > 0 && group == "" {
 			hint = "did you mean --" + near[0] + "?"
 		}
-		switch {
-		case slices.Contains(names, "addr") && (word == "port" || word == "listen" || word == "bind"):
-			hint = "did you mean --addr HOST:PORT?"
-		case slices.Contains(names, "output") && (word == "json" || word == "yaml" || word == "format"):
-			hint = "did you mean -o json?"
-		case cmd.Name() == "run" && (word == "prompt" || word == "message"):
-			hint = "the prompt is an argument: " + cmd.UseLine()
+		for _, f := range foreignFlags {
+			if (f.beside == "" || all.Lookup(f.beside) != nil) && slices.Contains(strings.Fields(f.words), word) {
+				hint = f.hint
+				break
+			}
 		}
-	}
-	if text := err.Error(); (strings.HasSuffix(text, " -p") || strings.HasSuffix(text, " -a")) && cmd.Flags().Lookup("addr") != nil {
-		hint = "did you mean --addr HOST:PORT?"
+		if len(group) > 1 {
+			hint = "a flag of more than one letter has two dashes; " + hint
+		}
 	}
 	if strings.Contains(err.Error(), "missing unit in duration") {
 		hint = "a duration has a unit, such as 5s or 2m"
@@ -149,6 +223,14 @@ func flagError(cmd *Command, err error) error {
 
 type Args = cobra.PositionalArgs
 
+// checkEmpty refuses an empty argument, such as a variable of a shell that is not set.
+func checkEmpty(cmd *Command, args []string) error {
+	if slices.Contains(args, "") {
+		return Usage(cmd.UseLine(), "an argument is empty")
+	}
+	return nil
+}
+
 // ExactArgs requires one argument per name; the names are for the error.
 func ExactArgs(names ...string) Args {
 	return func(cmd *cobra.Command, args []string) error {
@@ -156,9 +238,13 @@ func ExactArgs(names ...string) Args {
 			return Usage(cmd.UseLine(), "%s is missing", names[len(args)])
 		}
 		if len(args) > len(names) {
-			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
+			hint := cmd.UseLine()
+			if cmd.Flags().Lookup("functions") != nil {
+				hint = "models are files of --functions DIR; thaw init SOURCE writes one"
+			}
+			return Usage(hint, "%q is more than %s takes", functions.Clip(args[len(names)]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 
@@ -171,7 +257,7 @@ func UpToArgs(name string, most int) Args {
 		if most > 0 && len(args) > most {
 			return Usage(cmd.UseLine(), "%q is more than %s takes", functions.Clip(args[most]), cmd.CommandPath())
 		}
-		return nil
+		return checkEmpty(cmd, args)
 	}
 }
 

@@ -215,7 +215,7 @@ func LoadSettings(fs *pflag.FlagSet, config any, file string, getenv func(string
 		}
 	}
 	for _, s := range list {
-		if text := getenv(s.env); text != "" {
+		if text := strings.TrimSpace(getenv(s.env)); text != "" {
 			if err := cmp.Or(CheckTilde(s.env, text), s.set(text)); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.env, err)
 			}
@@ -244,12 +244,21 @@ func BindSettings(cmd *Command, config any, fileEnv string, getenv func(string) 
 		cmd.Flags().StringVar(&file, "config", "", "file with settings ["+fileEnv+"]")
 	}
 	return func() (map[string]string, error) {
+		from := "--config"
 		if file == "" && fileEnv != "" {
-			file = getenv(fileEnv)
+			file, from = getenv(fileEnv), fileEnv
 		}
 		origin, err := LoadSettings(cmd.Flags(), config, file, getenv)
+		if p, ok := errors.AsType[*os.PathError](err); ok && p.Path == file {
+			return nil, &Error{Exit: ExitUsage, What: from, Err: err, Hint: "it names one file, which this user may read"}
+		}
 		if err == nil {
-			err = check()
+			if err = check(); err != nil {
+				name, _, _ := strings.Cut(err.Error(), ": ")
+				if at := origin[name]; at != "" && at != "default" {
+					err = fmt.Errorf("%s: %w", at, err)
+				}
+			}
 		}
 		if e, ok := errors.AsType[*Error](err); ok {
 			return nil, e

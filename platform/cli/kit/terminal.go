@@ -1,6 +1,8 @@
 package kit
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -22,16 +24,48 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
-// NewTerminal finds out which streams are terminals; TERM=dumb and NO_COLOR count.
+// NewTerminal finds out which streams are terminals; TERM=dumb, no TERM and NO_COLOR count.
 func NewTerminal(in io.Reader, out, errw io.Writer, getenv func(string) string) *Terminal {
-	dumb := getenv("TERM") == "dumb"
+	dumb := cmp.Or(getenv("TERM"), "dumb") == "dumb"
 	t := &Terminal{In: in, Out: out, Err: errw, OutTTY: IsTTY(out) && !dumb, ErrTTY: IsTTY(errw) && !dumb, Now: time.Now}
 	t.Color = getenv("NO_COLOR") == "" && !dumb
 	return t
 }
 
+// interruptible is an input whose Read returns when done is closed.
+type interruptible struct {
+	in   io.Reader
+	done <-chan struct{}
+}
+
+// Interruptible makes reads of in end with ctx, so that one interrupt ends a verb that waits for
+// standard input. Input that comes later is lost.
+func Interruptible(ctx context.Context, in io.Reader) io.Reader { return interruptible{in, ctx.Done()} }
+
+func (i interruptible) Read(b []byte) (int, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	read := make(chan result, 1)
+	text := make([]byte, len(b)) // b is the caller's again once Read has returned
+	go func() {
+		n, err := i.in.Read(text)
+		read <- result{text[:n], err}
+	}()
+	select {
+	case got := <-read:
+		return copy(b, got.text), got.err
+	case <-i.done:
+		return 0, context.Canceled
+	}
+}
+
 // IsTTY reports whether v is a file that is a terminal.
 func IsTTY(v any) bool {
+	if r, ok := v.(interruptible); ok {
+		v = r.in
+	}
 	f, ok := v.(*os.File)
 	return ok && xterm.IsTerminal(int(f.Fd()))
 }

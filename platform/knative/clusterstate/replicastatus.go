@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/thaw-dev/thaw/activator/snapshot"
@@ -105,7 +106,11 @@ func (r *replica) state(pods podSet, now time.Time) functions.ReplicaStatus {
 	case p.ended:
 		return failed("the pod has ended")
 	case p.unscheduled != "" && p.node == "" && now.Sub(p.unscheduledAt) >= unschedulable:
-		return failed("Kubernetes finds no node for it: " + LastLine(p.unscheduled))
+		why := "Kubernetes finds no node for it: " + LastLine(p.unscheduled)
+		if strings.Contains(why, "untolerated taint") {
+			why += " (tolerations are written in spec.pod of the model file, or for all models with GPUs by thaw-knative team create --pod)"
+		}
+		return failed(why)
 	case r.noLoader && r.rev.shim && p.node != "" && !p.running && p.reported == nil && now.Sub(r.plannedAt) >= loaderSilence:
 		return failed("no loader of thaw runs on its node " + p.node + ", and its pod waits there for the loader's folder: " +
 			"kubectl get pods -n " + knative.System + " -o wide; thaw-knative install --loaders LABEL=VALUE chooses their nodes")

@@ -583,6 +583,11 @@ func TestFailedPods(t *testing.T) {
 	if st := s.want("n1", "r1", functions.Failed); st.Error != "Kubernetes finds no node for it: 0/2 nodes: 2 Insufficient cpu." {
 		t.Errorf("%q", st.Error)
 	}
+	lost.Status.Conditions[0].Message = "0/2 nodes are available: 2 node(s) had untolerated taint {nvidia.com/gpu: present}."
+	s.SetPod(lost)
+	if st := s.want("n1", "r1", functions.Failed); !strings.Contains(st.Error, "present}. (tolerations are written in spec.pod") {
+		t.Errorf("%q", st.Error)
+	}
 
 	s = newTestCluster(t, true)
 	s.load("n1", "r1")

@@ -46,6 +46,11 @@ func bounds(s *space) {
 	remove := func(p corev1.Pod, grace int64) error {
 		return controller.CoreV1().Pods(p.Namespace).Delete(s.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &grace, DryRun: dry})
 	}
+	node := func(body string, sub ...string) error {
+		_, err := controller.CoreV1().Nodes().Patch(s.Context(), pod.Spec.NodeName, types.MergePatchType, []byte(body),
+			metav1.PatchOptions{DryRun: dry}, sub...)
+		return err
+	}
 	const (
 		replicas = `{"spec":{"replicas":0},"metadata":{"annotations":{"thaw.dev/epoch":"7"}}}`
 		first    = `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"-1000"}}}`
@@ -74,6 +79,8 @@ func bounds(s *space) {
 		{"an end of another's", "no other", remove(another, 0)},
 		{"a sudden end", "not terminating", remove(pod, 0)},
 		{"an end", "not terminating", remove(pod, 30)},
+		{"a node's annotation", "cannot patch resource", node(`{"metadata":{"annotations":{"a":"b"}}}`)},
+		{"a node's capacity", "cannot patch resource", node(`{"status":{"capacity":{"example.com/a":"9"}}}`, "status")},
 	} {
 		if x.err == nil || !status.IsForbidden(x.err) || !strings.Contains(x.err.Error(), x.why) {
 			s.Errorf("%s: %v", x.name, x.err)

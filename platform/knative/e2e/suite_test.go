@@ -248,7 +248,8 @@ func (s *suite) install(t *testing.T) {
 	amount := map[string]string{string(knative.GPU): fmt.Sprint(gpus)}
 	s.patch(t, "node", "", nodes.Items[0].GetName(), map[string]any{"status": map[string]any{"capacity": amount, "allocatable": amount}}, "status")
 
-	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all"); code != 0 {
+	if _, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all",
+		"--keep-free", "0"); code != 0 {
 		t.Fatalf("install: exit %d\n%s", code, errs)
 	}
 	// For tests only: the loaders' address of the blob server.
@@ -259,8 +260,8 @@ func (s *suite) install(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.told(t) })
-	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--wait", "--timeout",
-		"3m"); code != 0 {
+	if out, errs, code := s.program(t.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--keep-free", "0", "--wait",
+		"--timeout", "3m"); code != 0 {
 		t.Fatalf("install: exit %d\n%s%s", code, out, errs)
 	}
 	until(t, time.Minute, "a loader with its account", func() (bool, string) {

@@ -17,8 +17,8 @@ import (
 // no image here contains are mounted.
 func (b *bench) lend(h host) {
 	b.Helper()
-	if _, errs, code := b.program(b.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--warm-image",
-		"dev.local/hello:test"); code != 0 {
+	if _, errs, code := b.program(b.Context(), "thaw-knative", "install", "--image", image, "--loaders", "all", "--keep-free", "0",
+		"--warm-image", "dev.local/hello:test"); code != 0 {
 		b.Fatalf("install: exit %d\n%s", code, errs)
 	}
 	type named = map[string]any

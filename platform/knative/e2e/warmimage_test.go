@@ -15,7 +15,7 @@ import (
 func warmImage(s *space) {
 	installed := func(args ...string) string {
 		s.Helper()
-		out, errs, code := s.program(s.Context(), "thaw-knative", append([]string{"install", "--image", image, "--loaders", "all"}, args...)...)
+		out, errs, code := s.program(s.Context(), "thaw-knative", append([]string{"install", "--image", image, "--loaders", "all", "--keep-free", "0"}, args...)...)
 		if code != 0 {
 			s.Fatalf("install %v: exit %d\n%s%s", args, code, out, errs)
 		}

@@ -92,6 +92,9 @@ func (c *Cluster) Apply(ctx context.Context, objects []*unstructured.Unstructure
 		switch {
 		case err != nil && dry && status.IsNotFound(err) && x.GetNamespace() == Namespace:
 			report(Name(x), knative.Created) // its namespace does not exist yet
+		case status.IsNotFound(err) && (x.GetNamespace() == "" || x.GetNamespace() == Namespace): // its kind is not there
+			return &kit.Error{Exit: kit.ExitNotFound, What: fmt.Sprintf("the cluster has no kind %s of %s", x.GetKind(), x.GetAPIVersion()),
+				Hint: "thaw needs Kubernetes 1.33 or later: kubectl version"}
 		case err != nil:
 			return c.withHint(err, x)
 		case !there:
@@ -148,7 +151,11 @@ func (c *Cluster) withHint(err error, x *unstructured.Unstructured) error {
 		return &kit.Error{Exit: kit.ExitNotFound, What: "the cluster has no namespace " + x.GetNamespace(),
 			Hint: "Knative Serving is installed first: https://knative.dev/docs/install"}
 	}
-	return c.of.WithHint(err, Name(x))
+	hinted := c.of.WithHint(err, Name(x))
+	if e, ok := errors.AsType[*kit.Error](hinted); ok && status.IsForbidden(err) {
+		e.Hint = "it takes the rights of cluster-admin: kubectl auth can-i '*' '*' -A"
+	}
+	return hinted
 }
 
 const waitInterval = 500 * time.Millisecond
@@ -179,7 +186,7 @@ func (c *Cluster) Wait(ctx context.Context, objects []*unstructured.Unstructured
 	// ctx has ended, but the reason is worth another request
 	moment, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl describe pods -n " + Namespace}
+	e := &kit.Error{Exit: kit.ExitTimeout, What: "it does not run yet: " + missing, Hint: "kubectl get pods,events -n " + Namespace}
 	if pods, err := c.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(Namespace).List(moment,
 		metav1.ListOptions{}); err == nil {
 		if why := podProblem(pods.Items); why != "" {

@@ -44,6 +44,30 @@ func as[T any](t *testing.T, x *unstructured.Unstructured) *T {
 	return into
 }
 
+// TestPullPolicy: no container names a pull policy, so that Kubernetes pulls the tag latest
+// anew and any other once. A fixed policy would leave nodes with different programs under
+// one moving tag.
+func TestPullPolicy(t *testing.T) {
+	containers := 0
+	for _, x := range objects(t, Options{Image: "example.com/thaw:latest", Warm: "example.com/vllm:latest"}) {
+		var pod corev1.PodSpec
+		switch x.GetKind() {
+		case "Deployment":
+			pod = as[appsv1.Deployment](t, x).Spec.Template.Spec
+		case "DaemonSet":
+			pod = as[appsv1.DaemonSet](t, x).Spec.Template.Spec
+		}
+		for _, c := range append(pod.InitContainers, pod.Containers...) {
+			if containers++; c.ImagePullPolicy != "" {
+				t.Errorf("%s, container %s: imagePullPolicy: %s", Name(x), c.Name, c.ImagePullPolicy)
+			}
+		}
+	}
+	if containers < 6 {
+		t.Errorf("only %d containers seen", containers)
+	}
+}
+
 // TestKinds: every object has a known kind and known fields, and none is a Secret.
 func TestKinds(t *testing.T) {
 	for _, x := range objects(t, Options{}) {
@@ -388,7 +412,7 @@ func TestOptions(t *testing.T) {
 		{"image", Options{Image: "dev.local/thaw:test"}, strings.Repeat("-image: example.com/thaw:1 +image: dev.local/thaw:test ", 5)},
 		{"controllers", Options{Controllers: 1}, "-replicas: 2 +replicas: 1 "},
 		{"activators", Options{Activators: 3}, "-replicas: 2 +replicas: 3 "},
-		{"all nodes", Options{Loaders: map[string]string{}}, `-nodeSelector: -nvidia.com/gpu.present: "true" `},
+		{"all nodes", Options{Loaders: map[string]string{}}, `-nvidia.com/gpu.present: "true" +kubernetes.io/os: linux `},
 		{"a pool", Options{Loaders: map[string]string{"agentpool": "gpu"}}, `-nvidia.com/gpu.present: "true" +agentpool: gpu `},
 		{"store", Options{Store: "/mnt/thaw"}, `-|| v.hostPath.path == "/var/lib/thaw/sockets")' +|| v.hostPath.path == "/mnt/thaw/sockets")' -message: a pod mounts no folder of its node but that of the loader's socket, /var/lib/thaw/sockets +message: a pod mounts no folder of its node but that of the loader's socket, /mnt/thaw/sockets ` +
 			"-- --store=/var/lib/thaw +- --store=/mnt/thaw -- mountPath: /var/lib/thaw +- mountPath: /mnt/thaw -- /var/lib/thaw +- /mnt/thaw -- " +

@@ -44,6 +44,7 @@ type Options struct {
 	Warm        string            // engine image for warm hosts; "": none
 	Controller  []string          // further flags of thaw-knative controller
 	Activator   []string          // further flags of thaw-knative activator
+	Loader      []string          // further flags of thaw loader
 	History     string            // PersistentVolumeClaim of the controllers' history; "": in memory
 }
 
@@ -144,6 +145,8 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		}
 	case "thaw-activator":
 		part, more = "activator", toAnyList(o.Activator)
+	case "thaw-loader":
+		part, more = "loader", toAnyList(o.Loader)
 	}
 	for _, list := range []string{"initContainers", "containers"} {
 		at := []string{"spec", "template", "spec", list}
@@ -180,12 +183,11 @@ func (o Options) set(x *unstructured.Unstructured) error {
 		return unstructured.SetNestedField(x.Object, int64(replicas), "spec", "replicas")
 	}
 	if x.GetKind() == "DaemonSet" && o.Loaders != nil {
-		at := []string{"spec", "template", "spec", "nodeSelector"}
-		if len(o.Loaders) == 0 {
-			unstructured.RemoveNestedField(x.Object, at...)
-			return nil
+		nodes := o.Loaders
+		if len(nodes) == 0 {
+			nodes = map[string]string{"kubernetes.io/os": "linux"} // its image is of no other system
 		}
-		return unstructured.SetNestedStringMap(x.Object, o.Loaders, at...)
+		return unstructured.SetNestedStringMap(x.Object, nodes, "spec", "template", "spec", "nodeSelector")
 	}
 	return nil
 }

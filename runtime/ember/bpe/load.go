@@ -201,7 +201,6 @@ func (t *Tokenizer) cutting(pre, norm []byte) error {
 // model reads the two large tables; merges before the vocabulary, which no known file
 // has, are read after it.
 func (t *Tokenizer) model(d *jsontext.Decoder) error {
-	var typ string
 	var later *jsontext.Decoder
 	vocab, merged := false, false
 	err := readObject(d, func(key string) error {
@@ -232,8 +231,12 @@ func (t *Tokenizer) model(d *jsontext.Decoder) error {
 			return err
 		}
 		switch key {
-		case "type":
-			return json.Unmarshal(v, &typ)
+		case "type": // it stands before the vocabulary, which has another form in others
+			var typ string
+			if err := json.Unmarshal(v, &typ); err != nil || typ == "BPE" {
+				return err
+			}
+			return fmt.Errorf("type %q is not supported (known: BPE)", typ)
 		case "ignore_merges":
 			return json.Unmarshal(v, &t.ignoreMerges)
 		case "byte_fallback":
@@ -253,9 +256,6 @@ func (t *Tokenizer) model(d *jsontext.Decoder) error {
 	})
 	if err != nil {
 		return err
-	}
-	if typ != "" && typ != "BPE" {
-		return fmt.Errorf("type %q is not supported (known: BPE)", typ)
 	}
 	if !vocab || !merged {
 		return errors.New("vocab or merges is missing")

@@ -78,8 +78,8 @@ func Load(dir, family string) (*Template, error) {
 		return nil, fmt.Errorf("chat template %q is not known (known: %v)", family, families)
 	}
 	if t.Family == "" {
-		return nil, fmt.Errorf("%s: chat template of an unknown family (known: ChatML, Llama 3, Llama 2, Mistral); name one with --chat-template",
-			dir)
+		return nil, fmt.Errorf("%s: chat template of an unknown family (known: ChatML, Llama 3, Llama 2, Mistral); ember runs no templates: "+
+			"args: [--chat-template, chatml] names one of %v", dir, families)
 	}
 	return t, nil
 }
@@ -137,7 +137,13 @@ func readTemplate(dir string) (text, bos, eos string, err error) {
 	if err != nil {
 		return "", "", "", err
 	}
-	if text = string(j); text == "" {
+	if text = string(j); text == "" && len(f.Template) == 0 { // processors keep theirs in a file of its own
+		err = pythonjson.ReadFile(filepath.Join(dir, "chat_template.json"), maxConfig, &f)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", "", "", fmt.Errorf("%s: %w", filepath.Join(dir, "chat_template.json"), err)
+		}
+	}
+	if text == "" {
 		if text, err = namedTemplate(f.Template); err != nil {
 			return "", "", "", fmt.Errorf("%s: chat_template: %w", config, err)
 		}
@@ -169,15 +175,17 @@ func namedTemplate(raw json.RawMessage) (string, error) {
 		return s, nil
 	}
 	var l []struct{ Name, Template string }
-	if err := json.Unmarshal(raw, &l); err != nil {
-		return "", err
+	if json.Unmarshal(raw, &l) != nil {
+		return "", errors.New("is neither a text nor a list of templates, each with name and template")
 	}
+	var names []string
 	for _, e := range l {
 		if e.Name == "default" {
 			return e.Template, nil
 		}
+		names = append(names, e.Name)
 	}
-	return "", errors.New("no template is named default")
+	return "", fmt.Errorf("no template is named default (there are: %s)", strings.Join(names, ", "))
 }
 
 // tokenText reads a token's text: a string, or an object with content.

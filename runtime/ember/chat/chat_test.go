@@ -51,6 +51,7 @@ func TestLoad(t *testing.T) {
 		want                        Template
 		err                         string
 	}{
+		{"a processor's file", `{"eos_token":"<e>"}`, "processor", "", Template{Family: Mistral, EOS: "<e>"}, ""},
 		{"none", "", "", "", Template{Family: Plain}, ""},
 		{"no template", `{"eos_token":"<e>"}`, "", "", Template{Family: Plain, EOS: "<e>"}, ""},
 		{"chatml", config("{{'<|im_start|>' + message['role']}}"), "", "", Template{Family: ChatML, BOS: "<b>", EOS: "<e>"}, ""},
@@ -65,7 +66,11 @@ func TestLoad(t *testing.T) {
 		{"list without default", config([]map[string]string{{"name": "tool", "template": "x"}}), "", "", Template{}, "no template is named default"},
 	} {
 		dir := t.TempDir()
-		for name, text := range map[string]string{"tokenizer_config.json": c.config, "chat_template.jinja": c.jinja} {
+		files := map[string]string{"tokenizer_config.json": c.config, "chat_template.jinja": c.jinja}
+		if c.jinja == "processor" {
+			files["chat_template.jinja"], files["chat_template.json"] = "", `{"chat_template": "[INST]"}`
+		}
+		for name, text := range files {
 			if text != "" {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 					t.Fatal(err)

@@ -154,10 +154,13 @@ func bindAdapter(set *safetensors.Set, c *Config, conf *adapterConfig) (*Adapter
 func readMatrix(set *safetensors.Set, name string, rows, cols int) ([]float32, error) {
 	t, ok := set.Lookup(name)
 	if !ok {
-		return nil, fmt.Errorf("tensor %s is missing", name)
+		names := set.Names()
+		return nil, fmt.Errorf("tensor %s is missing, though target_modules names it; it has %d, such as %v", name, len(names),
+			names[:min(1, len(names))])
 	}
 	if !slices.Equal(t.Shape, []int{rows, cols}) {
-		return nil, fmt.Errorf("tensor %s: shape %v, the model and r ask for %v", name, t.Shape, []int{rows, cols})
+		return nil, fmt.Errorf("tensor %s: shape %v, the model and r ask for %v: it was trained on another model, or r is not its rank", name,
+			t.Shape, []int{rows, cols})
 	}
 	out := make([]float32, rows*cols)
 	switch t.DType {

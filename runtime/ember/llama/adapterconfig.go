@@ -67,9 +67,8 @@ func readAdapterConfig(dir string) (c adapterConfig, err error) {
 }
 
 func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
-	b = pythonjson.Standard(b)
 	var all map[string]json.RawMessage
-	if err := json.Unmarshal(b, &all); err != nil {
+	if err := pythonjson.Decode(b, &all); err != nil {
 		return c, err
 	}
 	var j struct {
@@ -84,7 +83,7 @@ func parseAdapterConfig(b []byte) (c adapterConfig, err error) {
 		AlphaPattern map[string]float64 `json:"alpha_pattern"`
 		Init         any                `json:"init_lora_weights"`
 	}
-	if err := json.Unmarshal(b, &j); err != nil {
+	if err := pythonjson.Decode(b, &j); err != nil {
 		return c, err
 	}
 	switch {

@@ -97,10 +97,7 @@ func ReadConfig(dir string) (Config, error) {
 // the engine lacks is an error.
 func ParseConfig(b []byte) (Config, error) {
 	var j configJSON
-	if err := json.Unmarshal(pythonjson.Standard(b), &j); err != nil {
-		if t, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its text names types of Go
-			return Config{}, fmt.Errorf("%s is a %s, which it may not be", t.Field, t.Value)
-		}
+	if err := pythonjson.Decode(b, &j); err != nil {
 		return Config{}, err
 	}
 	c := Config{Hidden: j.Hidden, Inter: j.Inter, Layers: j.Layers, Heads: j.Heads, KVHeads: j.KVHeads, HeadDim: j.HeadDim,
@@ -147,7 +144,7 @@ func ParseConfig(b []byte) (Config, error) {
 		}
 	}
 	if !(c.Eps >= 0) || !(c.Theta > 0) || math.IsInf(c.Theta, 0) {
-		return c, errors.New("rms_norm_eps or rope_theta is not a sensible number")
+		return c, fmt.Errorf("rms_norm_eps is %v and rope_theta %v: want 0 or more, and more than 0", c.Eps, c.Theta)
 	}
 	if err := c.rope(r); err != nil {
 		return c, err
@@ -179,7 +176,8 @@ func (c *Config) rope(r *ropeJSON) error {
 	}
 	c.Rope = RopeScaling{Type: t, Factor: r.Factor, Low: r.Low, High: r.High, Original: r.Original}
 	if !(r.Factor >= 1) || t == "llama3" && (!(r.Low > 0) || !(r.High > r.Low) || !(r.Original > 0)) {
-		return fmt.Errorf("rope_scaling %s: factors make no sense: %+v", t, c.Rope)
+		return fmt.Errorf("rope_scaling %s: factor is %v, low_freq_factor %v, high_freq_factor %v, original_max_position_embeddings %v: "+
+			"want a factor of 1 or more, and of llama3 the others above 0, high above low", t, r.Factor, r.Low, r.High, r.Original)
 	}
 	return nil
 }
@@ -231,11 +229,11 @@ func TokenIDs(raw json.RawMessage) ([]int, error) {
 	}
 	if s[0] == '[' {
 		var l []int
-		err := json.Unmarshal(raw, &l)
+		err := pythonjson.Decode(raw, &l)
 		return l, err
 	}
 	var one int
-	if err := json.Unmarshal(raw, &one); err != nil {
+	if err := pythonjson.Decode(raw, &one); err != nil {
 		return nil, err
 	}
 	return []int{one}, nil

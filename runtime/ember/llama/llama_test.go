@@ -150,10 +150,10 @@ func TestConfig(t *testing.T) {
 		t.Errorf("%+v %v", c, err)
 	}
 	for _, x := range []struct{ json, want string }{
-		{`{`, "unexpected end"},
+		{`{`, "line 1, column 2: it ends in the middle"},
 		{`{}`, `model_type "" is not supported`},
 		{`{"architectures":["GPT2LMHeadModel"]}`, "architecture GPT2LMHeadModel is not supported"},
-		{good + `,"hidden_size":"x"}`, "hidden_size is a string, which it may not be"},
+		{good + `,"hidden_size":"x"}`, "`hidden_size` is a string, not a whole number"},
 		{good + `,"num_hidden_layers":0}`, "num_hidden_layers is 0"},
 		{good + `,"num_hidden_layers":-1}`, "num_hidden_layers is -1"},
 		{good + `,"vocab_size":99999999999}`, "vocab_size"},
@@ -165,8 +165,8 @@ func TestConfig(t *testing.T) {
 		{good + `,"quantization_config":{}}`, "quantized"},
 		{good + `,"rope_theta":0}`, "rope_theta"},
 		{good + `,"rope_scaling":{"type":"dynamic","factor":2}}`, `"dynamic" is not supported`},
-		{good + `,"rope_scaling":{"rope_type":"llama3","factor":8}}`, "make no sense"},
-		{good + `,"rope_scaling":{"type":"linear","factor":0}}`, "make no sense"},
+		{good + `,"rope_scaling":{"rope_type":"llama3","factor":8}}`, "want a factor of 1 or more"},
+		{good + `,"rope_scaling":{"type":"linear","factor":0}}`, "want a factor of 1 or more"},
 		{good + `,"eos_token_id":"x"}`, "eos_token_id"},
 	} {
 		if _, err := llama.ParseConfig([]byte(x.json)); err == nil || !strings.Contains(err.Error(), x.want) {

@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -102,7 +103,7 @@ func (m *Model) bind() error {
 	m.embed = mat("model.embed_tokens.weight", m.Vocab, m.Hidden)
 	m.head = m.embed
 	if !m.Tied {
-		m.head = mat("lm_head.weight", m.Vocab, m.Hidden)
+		m.head = mat(headName, m.Vocab, m.Hidden)
 	}
 	m.norm = vec("model.norm.weight", m.Hidden)
 	m.layers = make([]layer, m.Layers)
@@ -158,16 +159,36 @@ func (m *Model) vector(name string, n int) ([]float32, error) {
 func (m *Model) expect(name string, shape ...int) (safetensors.Tensor, error) {
 	t, ok := m.set.Lookup(name)
 	if !ok {
-		return t, fmt.Errorf("tensor %s is missing", name)
+		return t, m.missing(name)
 	}
 	if t.DType != "BF16" && t.DType != "F32" {
 		return t, fmt.Errorf("tensor %s: dtype %s is not supported (known: BF16, F32)", name, t.DType)
 	}
 	if !slices.Equal(t.Shape, shape) {
-		return t, fmt.Errorf("tensor %s: shape %v, config.json asks for %v", name, t.Shape, shape)
+		return t, fmt.Errorf("tensor %s has the shape %v, and config.json asks for %v: %s", name, t.Shape, shape, m.sizes())
 	}
 	return t, nil
 }
+
+// sizes are those of config.json that the shapes follow from.
+func (c *Config) sizes() string {
+	return fmt.Sprintf("vocab_size %d, hidden_size %d, intermediate_size %d, num_attention_heads %d, num_key_value_heads %d, head_dim %d",
+		c.Vocab, c.Hidden, c.Inter, c.Heads, c.KVHeads, c.HeadDim)
+}
+
+func (m *Model) missing(name string) error {
+	names := m.set.Names()
+	switch {
+	case name == headName:
+		return fmt.Errorf("tensor %s is missing; where the embedding is the head too, config.json has tie_word_embeddings: true", name)
+	case len(names) == 0:
+		return errors.New("the weights hold no tensor")
+	}
+	return fmt.Errorf("tensor %s is missing among %d, the first of which is %s; num_hidden_layers is %d", name, len(names), names[0],
+		m.Layers)
+}
+
+const headName = "lm_head.weight"
 
 // row copies one row, widened, as the embedding needs it.
 func (m *matrix) row(out []float32, r int) {

@@ -2,7 +2,6 @@ package safetensors
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/thaw-dev/thaw/functions/pythonjson"
 	"github.com/thaw-dev/thaw/functions/safetensors"
 )
 
@@ -41,8 +41,8 @@ type file struct {
 
 const maxIndex = 64 << 20
 
-// OpenFolder maps model.safetensors, or the files that
-// model.safetensors.index.json names, of a checkpoint's folder.
+// OpenFolder maps model.safetensors, or the files that model.safetensors.index.json names, or
+// without either all safetensors, of a checkpoint's folder.
 func OpenFolder(dir string) (*Set, error) { return openFolder(dir, Open) }
 
 // From opens a weight file at its beginning and returns its size in bytes.
@@ -86,7 +86,7 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 	index := filepath.Join(dir, indexName)
 	st, err := os.Stat(index)
 	if err != nil {
-		return nil, fmt.Errorf("%s has neither model.safetensors nor model.safetensors.index.json", dir)
+		return openAll(dir, open)
 	}
 	if st.Size() > maxIndex {
 		return nil, fmt.Errorf("%s: %d bytes are too many for an index", index, st.Size())
@@ -98,7 +98,7 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 	var f struct {
 		WeightMap map[string]string `json:"weight_map"`
 	}
-	if err := json.Unmarshal(b, &f); err != nil {
+	if err := pythonjson.Decode(b, &f); err != nil {
 		return nil, fmt.Errorf("%s: %w", index, err)
 	}
 	if len(f.WeightMap) == 0 {
@@ -122,10 +122,30 @@ func openFolder(dir string, open func(paths ...string) (*Set, error)) (*Set, err
 		p, ok := s.byName[t]
 		if !ok || filepath.Base(p.file.name) != name {
 			s.Close()
-			return nil, fmt.Errorf("%s: tensor %s is not in %s", index, t, name)
+			return nil, fmt.Errorf("%s: tensor %s is not in %s: the index is of other shards", index, t, name)
 		}
 	}
 	return s, nil
+}
+
+// openAll opens the safetensors of a folder that has neither model.safetensors nor an index, as
+// other engines do: files of another name, or shards without an index.
+func openAll(dir string, open func(paths ...string) (*Set, error)) (*Set, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		name := strings.ToLower(e.Name())
+		if filepath.Ext(name) == ".safetensors" && !strings.HasPrefix(name, "adapter_model") && !strings.HasPrefix(name, "consolidated") {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("%s has no safetensors", dir)
+	}
+	return open(paths...)
 }
 
 // Open maps the given files as one set. The same name in two of them is an error.

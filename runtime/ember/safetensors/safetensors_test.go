@@ -107,7 +107,10 @@ func TestFolder(t *testing.T) {
 	}{
 		{"one file", map[string][]byte{"model.safetensors": one("a")}, ""},
 		{"two files", map[string][]byte{"x1": one("a"), "x2": one("b"), index: []byte(`{"metadata":{},"weight_map":{"a":"x1","b":"x2"}}`)}, ""},
-		{"none", nil, "neither"},
+		{"none", nil, "has no safetensors"},
+		{"another name", map[string][]byte{"tiny v2.safetensors": one("a"), "adapter_model.safetensors": one("a"), "consolidated.safetensors": one("a")}, ""},
+		{"shards without an index", map[string][]byte{"x-00001-of-00002.safetensors": one("a"), "x-00002-of-00002.SAFETENSORS": one("b")}, ""},
+		{"a copy", map[string][]byte{"x.safetensors": one("a"), "x (1).safetensors": one("a")}, "is also in"},
 		{"shard missing", map[string][]byte{"x1": one("a"), index: []byte(`{"weight_map":{"a":"x1","b":"x2"}}`)}, "x2: no such file"},
 		{"tensor elsewhere", map[string][]byte{"x1": one("a"), "x2": one("b"), index: []byte(`{"weight_map":{"a":"x2","b":"x2"}}`)}, "not in"},
 		{"twice", map[string][]byte{"x1": one("a"), "x2": one("a"), index: []byte(`{"weight_map":{"a":"x1","b":"x2"}}`)}, "is also in"},
@@ -115,7 +118,7 @@ func TestFolder(t *testing.T) {
 		{"parent", map[string][]byte{index: []byte(`{"weight_map":{"a":".."}}`)}, "not a file name"},
 		{"absolute", map[string][]byte{index: []byte(`{"weight_map":{"a":"/etc/passwd"}}`)}, "not a file name"},
 		{"index empty", map[string][]byte{index: []byte(`{}`)}, "weight_map is missing"},
-		{"index broken", map[string][]byte{index: []byte(`{`)}, "unexpected end"},
+		{"index broken", map[string][]byte{index: []byte(`{`)}, "line 1, column 2: it ends in the middle"},
 	} {
 		dir := t.TempDir()
 		for n, b := range c.files {
