@@ -95,9 +95,14 @@ func (c *conn) readRequest() (refusal *openai.Error, err error) {
 // checkHead refuses what is not served on this connection.
 func (c *conn) checkHead() *openai.Error {
 	h, q := &c.head, &c.req
-	if h.upgrade && !(h.webSocket && q.Method == "GET" && c.s.o.Upgrades != nil && c.s.o.Upgrades(q.Path)) {
+	sockets := c.s.o.Upgrades != nil && c.s.o.Upgrades(q.Path)
+	if h.upgrade && !(h.webSocket && q.Method == "GET" && sockets) {
 		text := "Upgrades are not served at this path: send the request with POST, and \"stream\": true for events."
-		if h.webSocket && c.s.o.Upgrades != nil {
+		switch {
+		case sockets:
+			text = "A WebSocket begins with GET over HTTP/1.1 without a body, with Connection: Upgrade and Upgrade: websocket, " +
+				"which proxies have to pass on."
+		case h.webSocket && c.s.o.Upgrades != nil:
 			text += " WebSockets are at /ws/CLIENT_ID alone."
 		}
 		return openai.New(openai.InvalidRequest, text)

@@ -78,7 +78,8 @@ func TestUpgrade(t *testing.T) {
 		} {
 			c := s.dial()
 			c.send(head)
-			if r, b := c.ok("GET"); r.StatusCode != 400 || !strings.Contains(b, "Upgrades are not served") {
+			if r, b := c.ok("GET"); r.StatusCode != 400 || strings.Contains(b, "Upgrades are not served") == strings.Contains(head, "/ws/x") ||
+				strings.Contains(b, "A WebSocket begins with GET over HTTP/1.1") != strings.Contains(head, "/ws/x") {
 				t.Errorf("%q: %d %s", head, r.StatusCode, b)
 			}
 		}

@@ -93,7 +93,7 @@ type (
 		Percent  *int   `json:"percent,omitempty"`
 		ETA      *int   `json:"eta_s,omitempty"`
 		Position *int   `json:"position,omitempty"`
-		Why      string `json:"why,omitempty"` // the state is blocked
+		Why      string `json:"why,omitempty"` // the state is blocked, or a start is held up
 	}
 	// token frames, {"type":"token","content":TEXT}, are written by generation.take.
 

@@ -143,7 +143,8 @@ func (s *Server) check(req *httpserver.Request) (*socket, *openai.Error) {
 	client, _ := strings.CutPrefix(req.Path, Path)
 	switch {
 	case !req.AsksWebSocket:
-		return nil, openai.New(openai.InvalidRequest, "A WebSocket is served here: ask for one by GET with Upgrade: websocket.")
+		return nil, openai.New(openai.InvalidRequest,
+			"A WebSocket is served here: ask for one by GET with Upgrade: websocket, which a proxy has to pass on over HTTP/1.1.")
 	case req.Draining():
 		return nil, openai.New(openai.ShuttingDown, "")
 	case !openai.ValidID(client):
