@@ -179,7 +179,7 @@ func flagError(cmd *Command, err error) error {
 			hint = "did you mean --" + near[0] + "?"
 		}
 		switch {
-		case slices.Contains(names, "addr") && (word == "port" || word == "listen" || word == "bind"):
+		case slices.Contains(names, "addr") && slices.Contains(otherAddrs, word):
 			hint = "did you mean --addr HOST:PORT?"
 		case slices.Contains(names, "output") && (word == "json" || word == "yaml" || word == "format"):
 			hint = "did you mean -o json?"
