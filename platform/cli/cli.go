@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -58,15 +59,17 @@ type Programs struct {
 	Sources func() (all map[string]loader.Source, end func())
 	// GPUs lists the GPUs of the driver. driver is its name, or why there is none.
 	GPUs   func() (gpus []functions.GPU, driver string, err error)
-	Getenv func(string) string // nil: os.Getenv
-	Now    func() time.Time    // nil: time.Now
+	Getenv func(string) string // nil: os.Getenv, and Environ is os.Environ
+	// Environ lists the environment's NAME=VALUE for the warning of unknown names; may be nil.
+	Environ func() []string
+	Now     func() time.Time // nil: time.Now
 }
 
 // Main is the program: it runs the verb of args (without the program's name)
 // and returns the exit code.
 func Main(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, p Programs) int {
 	if p.Getenv == nil {
-		p.Getenv = os.Getenv
+		p.Getenv, p.Environ = os.Getenv, os.Environ
 	}
 	stdin = kit.Interruptible(ctx, stdin)
 	c := &connection{printer: printer{kit.NewTerminal(stdin, stdout, stderr, p.Getenv)}, programs: p, keys: keyFinder{getenv: p.Getenv}}
@@ -110,6 +113,7 @@ type connection struct {
 	server   string
 	keys     keyFinder
 	timeout  time.Duration
+	warned   bool         // of unknown variables
 	cluster  ClusterFlags // of a program that has Programs.Client
 }
 
@@ -192,6 +196,9 @@ func settingsVerb[C any](c platformVerbs, cmd *cobra.Command, cfg *C, fileEnv st
 		if _, err := load(); err != nil {
 			return err
 		}
+		if l, ok := any(cfg).(interface{ Logger(io.Writer) *slog.Logger }); ok && fileEnv != "" {
+			c.warnOfVariables(l.Logger(c.Err))
+		}
 		return program(cmd.Context(), *cfg, c.Out, c.Err)
 	}
 	return cmd
@@ -241,6 +248,7 @@ func (v platformVerbs) serve() *cobra.Command {
 		if _, err := load(); err != nil {
 			return err
 		}
+		v.warnOfVariables(cfg.Logger(v.Err))
 		err := v.programs.Serve(cmd.Context(), *cfg, v.Out, v.Err)
 		if p, ok := errors.AsType[*fs.PathError](err); ok && errors.Is(err, fs.ErrPermission) && strings.HasPrefix(p.Path, cfg.Data+"/") {
 			err = &kit.Error{Err: err, Hint: "what is below --data belongs to the user that served before: run as that user, or name another folder"}

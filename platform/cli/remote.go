@@ -40,6 +40,15 @@ func (c *connection) client() (*api.Client, error) {
 		}
 		return c.programs.Client(c.cluster, key)
 	}
+	if c.programs.Environ != nil && !c.warned {
+		c.warned = true
+		known := append(kit.Variables(new(ServeConfig)), moreVariables...)
+		kit.UnknownVariables(c.programs.Environ(), known, func(name, meant string) {
+			if meant == "THAW_SERVER" || meant == "THAW_KEY" { // other names may be of other programs
+				c.Remark("%s is ignored; did you mean %s?", functions.Clip(name), meant)
+			}
+		})
+	}
 	server := cmp.Or(strings.TrimSpace(cmp.Or(c.server, c.programs.Getenv("THAW_SERVER"))), DefaultServer)
 	key, err := c.keys.find(server)
 	if err != nil {

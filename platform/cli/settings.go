@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -25,6 +26,27 @@ type NodeSettings struct {
 	Memory      kit.Size        `json:"memory" default:"auto" help:"host memory engines may take together: auto, or a size"`
 	SleepMemory functions.Bytes `json:"sleep-memory" default:"0" help:"part of --memory for the weights of sleeping engines; 0: all of it. Engines beyond it sleep without their weights"`
 	Store       functions.Bytes `json:"store" default:"0" help:"bytes of checkpoints to keep; 0 is all the disk has but 256Mi"`
+}
+
+// moreVariables are the variables that are no settings of the programs that read a file.
+var moreVariables = strings.Fields(`THAW_CONFIG THAW_AGENT_CONFIG THAW_LOADER_CONFIG THAW_SERVER THAW_KEY
+	THAW_ENGINE_EMBER THAW_ENGINE_VLLM THAW_ENGINE_SGLANG THAW_ENGINE_LLAMACPP THAW_SOURCE_HOSTS THAW_S3_ANONYMOUS
+	THAW_S3_STYLE THAW_GCS_ANONYMOUS THAW_IMAGE THAW_MODEL THAW_SOCKETS THAW_IMPORTS_AHEAD THAW_SUPERVISED
+	THAW_SESSIONS THAW_BATCHES`)
+
+// warnOfVariables logs the variables of the environment that thaw would read by no name.
+func (c *connection) warnOfVariables(log *slog.Logger) {
+	if c.programs.Environ == nil {
+		return
+	}
+	known := append(kit.Variables(new(ServeConfig), new(AgentConfig), new(LoaderConfig)), moreVariables...)
+	kit.UnknownVariables(c.programs.Environ(), known, func(name, meant string) {
+		hint := "thaw serve --help lists the variables"
+		if meant != "" {
+			hint = "did you mean " + meant + "?"
+		}
+		log.Warn("this variable is no setting of thaw and is ignored", "variable", functions.Clip(name), "hint", hint)
+	})
 }
 
 // minEngines is the least memory that any engine runs in.
