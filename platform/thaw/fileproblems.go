@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"path/filepath"
+	"time"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -46,13 +47,15 @@ func (s *server) announceProblems(now catalog.Problems) {
 	}
 }
 
-// runSizes works out the resources that files in the folder of functions leave out, once the
-// memory of this machine's GPUs is known.
+// runSizes works out the resources that files in the folder of functions leave out, once a
+// node has said what GPUs it has.
 func (s *server) runSizes(ctx context.Context) error {
-	select {
-	case <-s.backend.Ready():
-	case <-ctx.Done():
-		return nil
+	for len(s.backend.Nodes()) == 0 {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	return ignoreCancel(s.sized.Run(ctx, s.sizes, sizer.FolderEvents{
 		Reread: s.catalog.Reread,
