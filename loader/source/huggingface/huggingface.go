@@ -131,7 +131,8 @@ func (s *Source) Plan(ctx context.Context, location string, also source.Globs) (
 	}
 	token, place := s.findToken()
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return source.Plan{}, source.Fail(source.BadSource, "the token of "+place+" holds a blank or a line end, or a character that is not ASCII", "a token is one word: hf_…")
+		return source.Plan{}, source.Fail(source.BadSource,
+			"the token of "+place+" holds a blank or a line end, or a character that is not ASCII", "a token is one word: hf_…")
 	}
 	api := s.endpoint + "/api/models/" + p.org + "/" + p.repo
 	commit := p.rev
