@@ -9,7 +9,7 @@ import (
 )
 
 // maxCause bounds a root cause in bytes.
-const maxCause = 300
+const maxCause = 500
 
 // knownCauses are failures with a clear cause, in order of precedence. %1 is the first group.
 var knownCauses = []struct {
