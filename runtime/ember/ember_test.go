@@ -318,6 +318,7 @@ func TestBadRequests(t *testing.T) {
 		{chatPath, `{` + user + `,"top_logprobs":2}`, 400, "invalid_value", "top_logprobs"},
 		{chatPath, `{` + user + `,"logprobs":true,"top_logprobs":21}`, 400, "invalid_value", "top_logprobs"},
 		{chatPath, `{` + user + `,"tool_choice":"required"}`, 400, "unsupported_parameter", "tool_choice"},
+		{chatPath, `{` + user + `,"functions":[{"name":"f"}],"function_call":{"name":"f"}}`, 400, "unsupported_parameter", "function_call"},
 		{chatPath, `{` + user + `,"response_format":{"type":"json_object"}}`, 400, "unsupported_parameter", "response_format"},
 		{"/v1/embeddings", `{}`, 400, "missing_required_parameter", "input"},
 		{"/v1/embeddings", `{"input":"x","encoding_format":"hex"}`, 400, "invalid_value", "encoding_format"},

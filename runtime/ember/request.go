@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,7 @@ type generate struct {
 	Echo           bool           `json:"echo"`
 	Suffix         string         `json:"suffix"`
 	ToolChoice     jsontext.Value `json:"tool_choice"`
+	FunctionCall   jsontext.Value `json:"function_call"` // what tool_choice was called before
 	ResponseFormat *struct {
 		Type string `json:"type"`
 	} `json:"response_format"`
@@ -154,10 +156,10 @@ func (g *generate) check() *failure {
 	case g.ResponseFormat != nil && g.ResponseFormat.Type != "text":
 		return unsupported("response_format", "response_format "+strconv.Quote(g.ResponseFormat.Type))
 	}
-	switch t := strings.TrimSpace(string(g.ToolChoice)); {
-	case t == "", t == "null", t == `"none"`, t == `"auto"`:
-	default:
-		return invalidRequest("tool_choice", "unsupported_parameter", "the engine ember forces no tool call: tool_choice must be none or auto")
+	for name, choice := range map[string]jsontext.Value{"tool_choice": g.ToolChoice, "function_call": g.FunctionCall} {
+		if t := strings.TrimSpace(string(choice)); !slices.Contains([]string{"", "null", `"none"`, `"auto"`}, t) {
+			return invalidRequest(name, "unsupported_parameter", "the engine ember forces no tool call: %s must be none or auto", name)
+		}
 	}
 	return nil
 }

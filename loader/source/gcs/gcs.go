@@ -104,7 +104,11 @@ func (s *Source) authorize(req *http.Request, p bucketLocation, tokens *tokens) 
 		if req.Context().Err() != nil {
 			return context.Cause(req.Context())
 		}
-		return &source.Error{Kind: source.Denied, Source: p.String(), Fix: cmp.Or(typeFixes[tokens.credentialsType()], howTo),
+		fix := cmp.Or(typeFixes[tokens.credentialsType()], howTo)
+		if strings.HasSuffix(err.Error(), malformedKey) {
+			fix = "make a new key of that service account, and leave its file as it is downloaded"
+		}
+		return &source.Error{Kind: source.Denied, Source: p.String(), Fix: fix,
 			Detail: fmt.Sprintf("no token could be fetched with %s: %v", tokens.describe(), err)}
 	}
 	if token != "" {

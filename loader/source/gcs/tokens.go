@@ -131,7 +131,12 @@ func (t *tokens) findCredentials() error {
 	raw = bytes.TrimPrefix(raw, []byte("\ufeff"))
 	at := fmt.Sprintf("%q ", functions.Clip(name))
 	if err := json.Unmarshal(raw, &kind); err != nil {
-		return errors.New(at + "is not the JSON of credentials, as gcloud or the console writes it")
+		why := "it has keys of another type"
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+			why = fmt.Sprintf("line %d: %v", 1+bytes.Count(raw[:max(syntax.Offset-1, 0)], []byte("\n")), err)
+		}
+		return fmt.Errorf("%sis not the JSON of credentials, as gcloud or the console writes it (%s): decode it where it is base64; "+
+			"line ends within private_key are written \\n", at, why)
 	}
 	switch {
 	case kind.Installed != nil || kind.Web != nil:
@@ -172,8 +177,10 @@ func tokenFailure(err error) string {
 	if strings.Contains(text, "cannot fetch token: Post ") {
 		return "the server of tokens cannot be reached" + httpsource.CleanWords(text[strings.LastIndex(text, `": `)+1:], nil)
 	}
-	return "the private key is malformed"
+	return malformedKey
 }
+
+const malformedKey = "the private key is malformed"
 
 // fetchFromMetadata asks the metadata server, one hop away; without one, access is
 // anonymous.

@@ -188,6 +188,20 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestEndpointWithABucket: an endpoint that ends with the bucket makes the server look for another.
+func TestEndpointWithABucket(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(404)
+		fmt.Fprint(w, "<Error><Code>NoSuchKey</Code></Error>")
+	}))
+	defer srv.Close()
+	s := New(Options{Getenv: environment("AWS_ENDPOINT_URL", srv.URL+"/abc")})
+	defer s.Close()
+	if _, err := s.Plan(t.Context(), "s3://abc/m", nil); err == nil || !strings.Contains(err.Error(), `AWS_ENDPOINT_URL has the path "/abc" before the bucket`) {
+		t.Error(err)
+	}
+}
+
 // TestListings: pages of a bucket that are not what S3 gives, and what is asked for the files
 // that they hold.
 func TestListings(t *testing.T) {
