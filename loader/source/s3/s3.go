@@ -448,7 +448,8 @@ func (s *Source) responseError(r *http.Response, p bucketLocation, name string) 
 	switch {
 	case s.endpoint != nil && strings.Trim(s.endpoint.Path, "/") != "" && (strings.HasPrefix(code, "NoSuch") || r.StatusCode == 404):
 		e.Kind = source.NotFound
-		e.Fix = fmt.Sprintf("AWS_ENDPOINT_URL has the path %q before the bucket: where that is the bucket itself, leave it out there", s.endpoint.Path)
+		e.Fix = fmt.Sprintf("AWS_ENDPOINT_URL has the path %q before the bucket: where that is the bucket itself, leave it out there",
+			s.endpoint.Path)
 	case code == "NoSuchBucket":
 		e.Kind, e.Fix = source.NotFound, "there is no such bucket; check its name, and AWS_ENDPOINT_URL for a compatible server"
 	case code == "NoSuchKey" || r.StatusCode == 404:
