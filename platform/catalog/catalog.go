@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -328,6 +329,28 @@ func (c *Catalog) scan(wait bool) {
 	c.assemble(broken)
 }
 
+// IsFunctions reports whether a file of a folder is read as one of functions: .yaml and .yml
+// files, and .json that names thaw's API in its first KiB.
+func IsFunctions(dir, name string) bool {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".yaml", ".yml":
+		return !strings.HasPrefix(name, ".")
+	case ".json":
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return false
+		}
+		defer f.Close()
+		begin, _ := io.ReadAll(io.LimitReader(f, 1<<10))
+		return bytes.Contains(begin, []byte(functions.APIVersion))
+	}
+	return false
+}
+
 func listFiles(dir string) (map[string]fileVersion, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -336,7 +359,7 @@ func listFiles(dir string) (map[string]fileVersion, error) {
 	found := map[string]fileVersion{}
 	for _, e := range entries {
 		name := e.Name()
-		if ext := strings.ToLower(filepath.Ext(name)); ext != ".yaml" && ext != ".yml" || strings.HasPrefix(name, ".") {
+		if !IsFunctions(dir, name) {
 			continue
 		}
 		// Stat, not Lstat: a ConfigMap's files are links.

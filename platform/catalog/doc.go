@@ -20,8 +20,8 @@
 // one look, because editors write in more than one step, and a half-written
 // file can be a valid shorter one.
 //
-// Only the folder's own .yaml and .yml files are read. Folders below hold
-// weights and are not searched.
+// Only the folder's own .yaml and .yml files are read, and .json files of functions. Folders
+// below hold weights and are not searched.
 //
 // A relative source counts from the folder of its file. A deployed model has no
 // such folder: the client resolves the path first (thaw deploy does), and

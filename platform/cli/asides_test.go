@@ -174,6 +174,23 @@ func TestLinkWithoutItsFile(t *testing.T) {
 	}
 }
 
+// TestJSONInFolder: a .json file of a function counts, others do not.
+func TestJSONInFolder(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{"m.yaml": aModel, "n.json": `{"apiVersion":"thaw.dev/v1","kind":"Model","metadata":{"name":"n"},` +
+		`"spec":{"source":"az://account/container/n","engine":"vllm"}}`, "config.json": `{"model_type":"llama"}`} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(folder, "d.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := runCLI(t, Programs{}, nil, "check", folder); exit != 0 || !strings.Contains(errs, "2 good") {
+		t.Errorf("exit %d, %s%s", exit, out, errs)
+	}
+}
+
 // TestCheckMissingFolder: a source that is not on this machine is a warning.
 func TestCheckMissingFolder(t *testing.T) {
 	folder := t.TempDir()

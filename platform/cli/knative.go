@@ -62,7 +62,11 @@ func (c *connection) toKnative(cmd *cobra.Command, target cluster) {
 			var wrong error
 			only.VisitAll(func(flag *kit.Flag) {
 				if flag.Changed && wrong == nil {
-					wrong = kit.Usage("add --to knative, or leave it out", "--%s is for clusters", flag.Name)
+					hint := "add --to knative, or leave it out"
+					if cmd.Flags().Lookup("tail") != nil && flag.Shorthand == "n" {
+						hint = "--tail N prints the last N lines; for a cluster's namespace add --to knative"
+					}
+					wrong = kit.Usage(hint, "--%s is for clusters", flag.Name)
 				}
 			})
 			if wrong != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/thaw-dev/thaw/platform/cli/kit"
 )
 
-// Read decodes every document of files and folders (their .yaml and .yml
+// Read decodes every document of files and folders (their .yaml, .yml and .json
 // files); - is stdin, where a relative source counts from the working folder. The error has all
 // problems of all files; warnings are what the documents work
 // with all the same. whole: they are all there is, so that a Router that names another
@@ -74,7 +74,7 @@ func HasFolder(paths []string) bool {
 	})
 }
 
-// listFiles lists the files of paths, and the .yaml and .yml files of folders.
+// listFiles lists the files of paths, and those of functions in folders.
 func listFiles(paths []string) ([]string, error) {
 	var files []string
 	for i, p := range paths {
@@ -111,12 +111,12 @@ func listFiles(paths []string) ([]string, error) {
 		}
 		found := false
 		for _, e := range entries {
-			if ext := strings.ToLower(filepath.Ext(e.Name())); (ext == ".yaml" || ext == ".yml") && !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			if !e.IsDir() && catalog.IsFunctions(p, e.Name()) {
 				files, found = append(files, filepath.Join(p, e.Name())), true
 			}
 		}
 		if !found {
-			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no .yaml or .yml file in " + p}
+			return nil, &kit.Error{Exit: kit.ExitNotFound, What: "there is no .yaml, .yml or .json file of functions in " + p}
 		}
 	}
 	return files, nil

@@ -181,6 +181,7 @@ var foreignFlags = []struct{ beside, words, hint string }{
 	{"max-tokens", "keepalive keep-alive", "scale: {idle: 5m} in the model's file says how long it stays"},
 	{"output", "json yaml format", "did you mean -o json?"},
 	{"tail", "lines since", "did you mean --tail N?"},
+	{"", "version", "thaw version prints it"},
 	{"filename", "replicas scale", "scale: {min: N, max: N} in the model's file says how many"},
 	{"", "force yes y f", "nothing is asked: leave it out"},
 	{"", "all a", "thaw models lists those at rest, too"},
