@@ -241,6 +241,9 @@ func (f openedFolder) find(at string) (string, fs.FileInfo, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil, &source.Error{Kind: source.Changed, Detail: "is gone since it was listed"}
 		}
+		if errors.Unwrap(err) == nil { // what filepath says of a loop
+			return "", nil, source.Fail(source.Broken, "is a link that leads back to itself", copyLinks)
+		}
 		return "", nil, &source.Error{Kind: source.Broken, Detail: "cannot be read", Err: errors.Unwrap(err)}
 	}
 	to, err := filepath.Rel(f.top, real)

@@ -64,7 +64,7 @@ func TestRefusals(t *testing.T) {
 		}, source.Missing, "cp -aL"},
 		{"weights that link to themselves", func(t *testing.T, f string) error {
 			return os.Symlink("model.gguf", filepath.Join(f, "model.gguf"))
-		}, source.Broken, "model.gguf"},
+		}, source.Broken, "model.gguf: is a link that leads back to itself (copy the folder with cp -aL"},
 		{"a link that is not used", func(t *testing.T, f string) error {
 			put(t, f, "a.json", nil)
 			return os.Symlink("/etc/passwd", filepath.Join(f, "README.md"))
