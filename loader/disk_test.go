@@ -3,6 +3,8 @@ package loader_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -290,5 +292,47 @@ func TestOtherSHA256(t *testing.T) {
 		s.Release()
 		l.Close()
 		expectEmpty(t, st)
+	}
+}
+
+// twice is a folder whose plan names the weights twice, with their sha256.
+type twice struct{ misnamed }
+
+func (w twice) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	p, err := w.misnamed.Plan(ctx, location, also)
+	for _, f := range p.Files {
+		if f.SHA256 != "" {
+			f.Name = "copy.safetensors"
+			p.Files = append(p.Files, f)
+		}
+	}
+	return p, err
+}
+
+// TestEqualFiles: of two files of a source with the same bytes one is fetched.
+func TestEqualFiles(t *testing.T) {
+	folder := model(t)
+	b, err := os.ReadFile(filepath.Join(folder, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(b)
+	l := loader.New(loader.Options{Store: openStore(t, store.Options{}), Block: 8 * block,
+		Sources: map[string]loader.Source{"file": copied{twice{misnamed{sum: hex.EncodeToString(sum[:])}}}}})
+	defer l.Close()
+	s, err := l.Stage(t.Context(), folder, loader.StageOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	c, err := s.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Lease.Release()
+	for _, name := range []string{"model.safetensors", "copy.safetensors"} {
+		if got, err := os.ReadFile(filepath.Join(c.Path, name)); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("%s: %d bytes, %v", name, len(got), err)
+		}
 	}
 }

@@ -132,12 +132,12 @@ const maxCorruptRounds = 3
 // fetchRound fetches the missing blocks of left, verifying and flushing beside, and
 // returns a verdict for each part.
 func (s *stagingPlan) fetchRound(ctx context.Context, left []*store.Part) ([]verdict, error) {
-	s.queue.fill(left)
 	// Shared parts last, in the caller's list too: a digest goroutine must not wait for another staging
 	// that waits for this one.
 	another := func(p *store.Part) bool { return p.OtherWriter }
 	shared := functions.Filter(left, another)
 	own := slices.DeleteFunc(left, another)
+	s.queue.fill(own)
 	left = append(own, shared...)
 	s.queue.awaitShared(len(shared))
 	s.complete, s.toFlush = make(chan struct{}), make(chan blockRef, 64)
