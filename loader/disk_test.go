@@ -298,8 +298,8 @@ func TestOtherSHA256(t *testing.T) {
 // twice is a folder whose plan names the weights twice, with their sha256.
 type twice struct{ misnamed }
 
-func (w twice) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
-	p, err := w.misnamed.Plan(ctx, location, also)
+func (t twice) Plan(ctx context.Context, location string, also source.Globs) (source.Plan, error) {
+	p, err := t.misnamed.Plan(ctx, location, also)
 	for _, f := range p.Files {
 		if f.SHA256 != "" {
 			f.Name = "copy.safetensors"
