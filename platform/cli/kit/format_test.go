@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -15,5 +16,22 @@ func TestShortSpans(t *testing.T) {
 		if got := CountOf(n, "GPU"); got != want {
 			t.Error(got)
 		}
+	}
+}
+
+// TestWideCharacters: columns stand below each other whatever width a terminal gives to what
+// is in them.
+func TestWideCharacters(t *testing.T) {
+	k := Kind[[2]string]{Columns: []Column[[2]string]{
+		{Head: "SOURCE", Cell: func(v [2]string) string { return v[0] }}, {Head: "FROM", Cell: func(v [2]string) string { return v[1] }},
+	}}
+	var out strings.Builder
+	PrintTable(&out, k, [][2]string{{"模型文件夹", "a"}, {"mode\u0301le", "b"}, {"a-long-name", "c"}}, false, nil)
+	want := "SOURCE       FROM\n模型文件夹   a\nmode\u0301le       b\na-long-name  c\n"
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := fitColumns("模型文件夹", 6); got != "模型…" {
+		t.Error(got)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/thaw-dev/thaw/functions"
 )
@@ -51,13 +50,17 @@ var bar = regexp.MustCompile(fmt.Sprintf(`\[[#.]{%d}\] ?`, barWide))
 // fitColumns makes text fit into so many columns: first it leaves out the bar, whose percentage
 // stands beside it, then it cuts the end.
 func fitColumns(text string, columns int) string {
-	if utf8.RuneCountInString(text) > columns {
+	if widthOf(text) > columns {
 		text = bar.ReplaceAllString(text, "")
 	}
-	if r := []rune(text); len(r) > columns {
-		text = string(r[:columns-1]) + "…"
+	if widthOf(text) <= columns {
+		return text
 	}
-	return text
+	r := []rune(text)
+	for len(r) > 0 && widthOf(string(r)) >= columns {
+		r = r[:len(r)-1]
+	}
+	return string(r) + "…"
 }
 
 // Clear erases the rewritten line.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
+	"unicode"
+
+	"golang.org/x/text/width"
 
 	"github.com/thaw-dev/thaw/functions"
 	"github.com/thaw-dev/thaw/platform/catalog"
@@ -161,7 +163,7 @@ func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]i
 	}
 	for _, row := range rows {
 		for i, cell := range row {
-			(*widths)[i] = max((*widths)[i], utf8.RuneCountInString(cell))
+			(*widths)[i] = max((*widths)[i], widthOf(cell))
 		}
 	}
 	for _, row := range rows {
@@ -169,9 +171,24 @@ func PrintTable[T any](w io.Writer, k Kind[T], items []T, wide bool, widths *[]i
 		for i, cell := range row {
 			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", (*widths)[i]-utf8.RuneCountInString(cell)+2))
+				b.WriteString(strings.Repeat(" ", (*widths)[i]-widthOf(cell)+2))
 			}
 		}
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
+}
+
+// widthOf is how many columns of a terminal a text takes: wide characters take two (Unicode
+// Standard Annex #11), combining ones none.
+func widthOf(text string) (columns int) {
+	for _, r := range text {
+		switch k := width.LookupRune(r).Kind(); {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case k == width.EastAsianWide, k == width.EastAsianFullwidth:
+			columns += 2
+		default:
+			columns++
+		}
+	}
+	return columns
 }
