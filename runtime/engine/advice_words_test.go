@@ -8,7 +8,7 @@ import (
 // TestAdviceWords: causes whose words do not tell what helps, from public reports; those words are kept.
 func TestAdviceWords(t *testing.T) {
 	for log, want := range map[string][2]string{
-		"OSError: [Errno 28] No space left on device: '/root/.cache/x'":                           {"'/root/.cache/x'", "df -h"},
+		"OSError: [Errno 28] No space left on device: '/home/me/.cache/x'":                        {"'/home/me/.cache/x'", "df -h"},
 		"RuntimeError: can't start new thread":                                                    {"can't start new thread", "TasksMax"},
 		"OpenBLAS blas_thread_init: pthread_create failed for thread 31 of 64\nbye":               {"thread 31 of 64", "--pids-limit"},
 		"  what():  Resource temporarily unavailable":                                             {"Resource temporarily", "ulimit -u"},
